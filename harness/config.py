@@ -1,0 +1,164 @@
+"""The typed schema of conf/: an unknown key or a value of the wrong type is an error before anything starts.
+
+One dataclass a Hydra group, one field an option; the YAML files hold the values and their sources.
+Counts of images are strings so that they read like the paper's: '9M', '300k', '1234', '10%'
+(harness.data.subset.parse_size).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+@dataclass
+class DataConfig:
+    """conf/data/: where images come from and how they are packed."""
+
+    name: str = MISSING  # also the folder below the data root
+    source: str = MISSING  # which reader in harness/data/sources
+    title: str = ""  # one line for tables and the report
+    licence: str = ""
+    origin: str = ""  # who made the images, where they come from
+    channels: int = 3  # 1 grey, 3 RGB, as stored
+    image_size: int | None = None  # short side in pixels as stored; null keeps the images as they are
+    samples: str | None = None  # training images; generated sets only
+    val_samples: str = "5%"  # cut from the training distribution
+    test_samples: str = "5%"  # where the source has no test split of its own
+    path: str | None = None  # a folder of the user's with the raw files
+    fonts: str | None = None  # glyphs: a folder of font files; null = the fonts that matplotlib ships
+    seed: int = 0  # seed of the one global shuffle (and of generated images)
+    shard_samples: int = 10_000  # images a shard
+    pack_on_demand: bool = False  # small and needs no download: packed by the first command that needs it
+
+
+@dataclass
+class ViTConfig:
+    """A Vision Transformer (arXiv 2010.11929 §3.1); as part of a hybrid, what follows the ResNet stem."""
+
+    patch_size: int = MISSING
+    width: int = MISSING
+    depth: int = MISSING
+    heads: int = MISSING
+    mlp_ratio: float = 4.0
+
+
+@dataclass
+class ResNetConfig:
+    """A BiT ResNet (arXiv 1912.11370): pre-activation, GroupNorm, weight standardisation."""
+
+    layers: list[int] = MISSING  # blocks a stage
+    channels: list[int] = MISSING  # output channels a stage
+    stem_channels: int = 64
+    stem: str = "fixed"  # timm's BiT stem (7x7 stride 2, pool); 'small': one 3x3 convolution of stem_stride
+    stem_stride: int = 2  # of the 'small' stem
+    block: str = "bottleneck"  # or 'basic'
+    groups: int = 32  # of GroupNorm
+
+
+@dataclass
+class ModelConfig:
+    """conf/model/: `vit` alone is a ViT, `resnet` alone a ResNet, both a hybrid."""
+
+    name: str = MISSING
+    family: str = MISSING  # ViT | ResNet | hybrid | any label: the line it belongs to in every figure
+    image_size: int = 224
+    vit: ViTConfig | None = None
+    resnet: ResNetConfig | None = None
+
+
+@dataclass
+class RecipeConfig:
+    """conf/recipe/: every hyper-parameter of training. A recipe's name is its version."""
+
+    name: str = MISSING
+    source: str = MISSING  # where the values come from
+    samples_seen: str = MISSING  # the horizon of every run, whatever the subset: equal steps at every size
+    batch_size: int = MISSING
+    optimizer: str = "adamw"
+    learning_rate: float = MISSING
+    weight_decay: float = MISSING  # decoupled, on matrices only
+    beta1: float = 0.9
+    beta2: float = 0.999
+    schedule: str = "cosine"  # cosine | linear | constant, after warm-up
+    warmup: str = "5%"  # of the horizon, or a number of images
+    clip_norm: float | None = 1.0  # global gradient norm
+    label_smoothing: float = 0.0
+    evaluations: int = 10  # evenly spaced along the horizon; the last one is at its end
+    train_eval_samples: int = 2000  # the fixed sample of the training subset on which train top-1 is measured
+
+
+@dataclass
+class TransferConfig:
+    """conf/transfer/: a target and the closed-form few-shot protocol (big_vision's evaluators/fewshot_lsr.py)."""
+
+    name: str = MISSING
+    data: str = MISSING  # a name in conf/data
+    shots: list[int] = field(default_factory=lambda: [5])
+    support_seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    l2: float = 1024.0  # λ, not scaled by the number of images
+    bias: float = 100.0  # the constant column appended after standardisation
+    baselines: bool = True  # also raw pixels and the untrained network
+
+
+@dataclass
+class DeviceConfig:
+    """conf/device/: what a run is trained on, for the plan and for the precision rule."""
+
+    name: str = MISSING
+    kind: str = MISSING  # cpu | cuda
+    peak_flops_fp32: float = MISSING  # dense FLOP/s of one device
+    peak_flops_bf16: float | None = None
+    utilisation: float = MISSING  # stated share of the peak that training reaches, used where nothing is measured
+    memory_bytes: float | None = None
+    price_per_hour: float = 0.0  # the user's number
+    currency: str = "USD"
+    source: str = ""
+
+
+@dataclass
+class LauncherConfig:
+    """conf/launcher/: how a study's runs are started."""
+
+    name: str = "local"
+    slots: int | None = None  # runs side by side; null = one a core
+    threads: int = 1  # a run: part of the hash, since it changes the order of float sums
+    poll_seconds: float = 0.5
+
+
+@dataclass
+class TrainConfig:
+    """One cell of a study: everything that `harness train` needs."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    recipe: RecipeConfig = field(default_factory=RecipeConfig)
+    transfer: TransferConfig = field(default_factory=TransferConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    subset: str = MISSING  # size of the nested training subset
+    draw: int = 0  # which window of that size
+    seed: int = 0  # initialisation, order, dropout
+    order: str = "global"
+    precision: str = "auto"  # fp32 | bf16; auto = by rule (harness.models.precision)
+    attention: str = "auto"  # fused | unfused; auto = by rule
+    study: str = "single"  # name of the study that this run belongs to
+
+
+_GROUPS: dict[str, Any] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "recipe": RecipeConfig,
+    "transfer": TransferConfig,
+    "device": DeviceConfig,
+    "launcher": LauncherConfig,
+}
+
+
+def register_schema() -> None:
+    """Put the schema into Hydra's ConfigStore: `schema` for train.yaml, `GROUP/schema` for each group."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=TrainConfig)
+    for group, node in _GROUPS.items():
+        store.store(group=group, name="schema", node=node)

@@ -1,0 +1,34 @@
+"""Where things are: the configuration that ships with harness, the user's data, the user's runs.
+
+From a clone (`pip install -e .`) `conf/` and `sweeps/` lie beside the package; a wheel carries them inside it.
+"""
+
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _shipped(name: str) -> Path:
+    clone = _PACKAGE.parent / name
+    return clone if (_PACKAGE.parent / "pyproject.toml").exists() and clone.is_dir() else _PACKAGE / f"_{name}"
+
+
+def conf_dir() -> Path:
+    """The Hydra configuration folder (`conf/`)."""
+    return _shipped("conf")
+
+
+def sweeps_dir() -> Path:
+    """The folder of study files (`sweeps/`)."""
+    return _shipped("sweeps")
+
+
+def data_root() -> Path:
+    """Root of packed data sets: $HARNESS_DATA, else ./data."""
+    return Path(os.environ.get("HARNESS_DATA") or "data")
+
+
+def runs_root() -> Path:
+    """Root of study folders: $HARNESS_RUNS, else ./runs."""
+    return Path(os.environ.get("HARNESS_RUNS") or "runs")

@@ -1,0 +1,120 @@
+"""The three results tables: every column, its type and unit. The only thing that `analysis` knows of harness.
+
+Accuracies are fractions in [0, 1]. FLOPs are 2 per multiply-accumulate (MAC), forward and backward as executed.
+An exaFLOP is 1e18 FLOPs. `docs/results.md` is printed from here (`python -m harness.results_schema`).
+"""
+
+from typing import NamedTuple
+
+SCHEMA_VERSION = 1
+
+
+class Column(NamedTuple):
+    """One column: `kind` is str, int or float; `required` columns must hold a value in every finished run."""
+
+    kind: str
+    meaning: str
+    required: bool = True
+    volatile: bool = False  # two equal runs may differ here: times, hosts, attempts
+
+
+RUNS: dict[str, Column] = {
+    "run_id": Column("str", "name of the run folder, ends in the hash of its configuration"),
+    "study": Column("str", "study that the run belongs to"),
+    "state": Column("str", "finished | failed | running | waiting"),
+    "reason": Column("str", "why it failed: diverged, out_of_memory, killed, error", required=False),
+    "dataset": Column("str", "name of the pre-training set"),
+    "dataset_digest": Column("str", "sha256 over keys, labels and decoded pixels"),
+    "num_classes": Column("int", "classes of the pre-training set; chance is 1 / num_classes"),
+    "model": Column("str", "name in conf/model"),
+    "family": Column("str", "ViT | ResNet | hybrid | user's label"),
+    "recipe": Column("str", "name in conf/recipe"),
+    "subset_samples": Column("int", "images in the training subset"),
+    "distinct_origins": Column("int", "distinct originals (outlines, photographs) behind the subset's images"),
+    "draw": Column("int", "which window of the packed order the subset is"),
+    "seed": Column("int", "seed of initialisation and order"),
+    "parameters": Column("int", "trainable parameters, head included"),
+    "forward_macs_per_image": Column("int", "multiply-accumulates of one forward pass"),
+    "training_flops_per_image": Column("int", "FLOPs of forward and backward, 2 a MAC"),
+    "samples_seen": Column("int", "training images processed"),
+    "samples_seen_at_best": Column("int", "of which up to the best validation result"),
+    "exaflops_spent": Column("float", "training_flops_per_image x samples_seen / 1e18"),
+    "exaflops_at_best": Column("float", "training_flops_per_image x samples_seen_at_best / 1e18"),
+    "best_val_top1": Column("float", "best validation top-1 along the full horizon"),
+    "test_top1": Column("float", "test top-1 of the checkpoint with the best validation top-1"),
+    "train_top1_at_best": Column("float", "top-1 on the fixed sample of the training subset, at the best evaluation"),
+    "train_top1_final": Column("float", "the same at the end of the horizon"),
+    "val_top1_final": Column("float", "validation top-1 at the end of the horizon"),
+    "val_loss_at_best": Column("float", "nats"),
+    "val_loss_final": Column("float", "nats"),
+    "train_loss_at_best": Column("float", "nats, on the fixed sample of the training subset, in evaluation mode"),
+    "train_loss_final": Column("float", "nats, the same at the end of the horizon"),
+    "train_eval_samples": Column("int", "size of that fixed sample"),
+    "val_samples": Column("int", "validation images evaluated"),
+    "test_samples": Column("int", "test images evaluated"),
+    "precision": Column("str", "fp32 | bf16"),
+    "attention": Column("str", "fused | unfused"),
+    "device_kind": Column("str", "device as torch names it"),
+    "device_count": Column("int", "devices of the run"),
+    "threads": Column("int", "CPU threads of the run"),
+    "parameters_sha256": Column("str", "digest of the final parameters: equal digests, equal networks"),
+    "device_seconds_train": Column("float", "seconds in training steps, summed over attempts", volatile=True),
+    "device_seconds_total": Column("float", "seconds of the whole run, evaluation included", volatile=True),
+    "cpu_seconds": Column("float", "CPU time of the process, all attempts", volatile=True),
+    "images_per_second": Column("float", "samples_seen / device_seconds_train", volatile=True),
+    "tpu_v3_core_days_equivalent": Column(
+        "float", "exaflops_spent at the sustained rate of the paper's own runs, see docs/results.md", required=False
+    ),
+    "max_rss_bytes": Column("int", "largest resident memory of the process", volatile=True),
+    "attempt": Column("int", "1 for a run that was never interrupted", volatile=True),
+    "host": Column("str", "machine", volatile=True),
+    "started_at": Column("str", "UTC, first attempt", volatile=True),
+    "finished_at": Column("str", "UTC", volatile=True),
+    "harness_version": Column("str", "version of this package"),
+    "git_sha": Column("str", "commit of the code, '-dirty' appended when it differs", required=False, volatile=True),
+    "torch_version": Column("str", "version of torch"),
+    "timm_version": Column("str", "version of timm"),
+}
+
+TRANSFER: dict[str, Column] = {
+    "run_id": Column("str", "the run whose checkpoint was evaluated"),
+    "model": Column("str", "as in runs"),
+    "family": Column("str", "as in runs"),
+    "subset_samples": Column("int", "as in runs"),
+    "draw": Column("int", "as in runs"),
+    "seed": Column("int", "seed of the run"),
+    "target": Column("str", "transfer data set"),
+    "protocol": Column("str", "fewshot_linear | finetune"),
+    "features": Column("str", "pretrained | untrained | raw_pixels: the last two are baselines"),
+    "shots": Column("int", "support images a class; 0 = all"),
+    "support_seed": Column("int", "seed of the support set"),
+    "metric": Column("str", "top1"),
+    "value": Column("float", "fraction in [0, 1]"),
+}
+
+CURVES: dict[str, Column] = {
+    "run_id": Column("str", "the run"),
+    "samples_seen": Column("int", "the clock"),
+    "exaflops": Column("float", "compute spent up to here"),
+    "split": Column("str", "train (fixed sample, evaluation mode) | val | step (mean over the steps since)"),
+    "metric": Column("str", "top1 | loss | learning_rate"),
+    "value": Column("float", "fraction, or nats"),
+}
+
+TABLES: dict[str, dict[str, Column]] = {"runs": RUNS, "transfer": TRANSFER, "curves": CURVES}
+
+
+def markdown() -> str:
+    """The tables' documentation as Markdown."""
+    lines = []
+    for table, columns in TABLES.items():
+        lines += [f"## {table}", "", "| column | type | meaning |", "|---|---|---|"]
+        for name, column in columns.items():
+            notes = ("" if column.required else "; may be empty") + ("; may differ between equal runs" if column.volatile else "")
+            lines.append(f"| `{name}` | {column.kind} | {column.meaning}{notes} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown())
