@@ -1,7 +1,7 @@
 """A cell: one configuration made definite. What its result depends on is hashed, and the hash names its folder.
 
-Hashed: the data set's digest, subset, draw, seed, model, recipe, precision, attention path, order, threads and the
-transfer protocol. Not hashed: paths, devices, hosts, launchers.
+Hashed: the data set's digest, subset, draw, seed, model, recipe, precision, attention path, order and threads.
+Not hashed: paths, devices, hosts, launchers. A transfer protocol has a hash of its own: changing it retrains nothing.
 """
 
 from dataclasses import asdict, dataclass
@@ -27,6 +27,8 @@ class Cell:
     identity: dict[str, Any]
     config_hash: str
     run_id: str
+    transfer_id: str
+    num_classes: int
     subset_samples: int
     horizon_samples: int
     cost: Cost
@@ -65,7 +67,6 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
         "seed": config.seed,
         "model": asdict(config.model),
         "recipe": asdict(config.recipe),
-        "transfer": asdict(config.transfer),
         "precision": precision,
         "attention": attention,
         "order": config.order,
@@ -78,6 +79,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
         identity=identity,
         config_hash=config_hash,
         run_id=run_id(name, config_hash),
+        transfer_id=run_id(config.transfer.name, identity_hash(asdict(config.transfer))),
+        num_classes=dataset.num_classes,
         subset_samples=subset_samples,
         horizon_samples=horizon_samples,
         cost=cost,
