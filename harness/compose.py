@@ -75,7 +75,11 @@ def _keys(node: DictConfig, prefix: str = "") -> list[str]:
     for key in node:
         name = f"{prefix}{key}"
         found.append(name)
-        if not OmegaConf.is_missing(node, key) and isinstance(node._get_node(key), DictConfig) and node[key] is not None:
+        if (
+            not OmegaConf.is_missing(node, key)
+            and isinstance(node._get_node(key), DictConfig)
+            and node[key] is not None
+        ):
             found += _keys(node[key], f"{name}.")
     return found
 

@@ -11,8 +11,8 @@ import resource
 import sys
 import time
 import traceback
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -199,9 +199,7 @@ def train_columns(job: TrainJob, cell: Cell) -> dict[str, Any]:
     }
 
 
-def closing_columns(
-    cell: Cell, columns: dict[str, Any], device: torch.device, fixed: dict[str, Any]
-) -> dict[str, Any]:
+def closing_columns(cell: Cell, columns: dict[str, Any], device: torch.device, fixed: dict[str, Any]) -> dict[str, Any]:
     """Everything else in a row of `runs`: what the cell is, and what it ran on."""
     config = cell.config
     environment = describe(device_kind(device))

@@ -1,14 +1,14 @@
 """A run's folder: names, states, atomic reads and writes.
 
-    runs/<study>@<dataset>/<name>-<hash8>/
-        config.yaml        resolved configuration and the identity that is hashed
-        environment.json   versions, git commit and diff, hardware
-        status.json        waiting | running | finished | failed + reason, attempt, heartbeat, progress
-        metrics.jsonl      one row a log step or evaluation; equal runs have equal bytes
-        log.txt            what the process printed
-        checkpoints/       last.safetensors, best.safetensors
-        transfer/          one JSON a target and protocol
-        result.json        written last, atomically: a run is finished exactly when it is there, valid, with its hash
+runs/<study>@<dataset>/<name>-<hash8>/
+    config.yaml        resolved configuration and the identity that is hashed
+    environment.json   versions, git commit and diff, hardware
+    status.json        waiting | running | finished | failed + reason, attempt, heartbeat, progress
+    metrics.jsonl      one row a log step or evaluation; equal runs have equal bytes
+    log.txt            what the process printed
+    checkpoints/       last.safetensors, best.safetensors
+    transfer/          one JSON a target and protocol
+    result.json        written last, atomically: a run is finished exactly when it is there, valid, with its hash
 """
 
 import hashlib

@@ -157,9 +157,7 @@ def study_json(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     study = plan["name"]
     default_data = spec.load(study).data if is_shipped(study) else plan["dataset"]
     data = "" if default_data == plan["dataset"] else f" data={plan['dataset']}"
-    environments = [
-        collect.read_json(path) or {} for path in sorted(folder.glob("*/environment.json"))[:1]
-    ]
+    environments = [collect.read_json(path) or {} for path in sorted(folder.glob("*/environment.json"))[:1]]
     environment = {key: value for key, value in (environments or [{}])[0].items() if key != "git_diff"}
     return {key: value for key, value in plan.items() if key != "runs"} | {
         "command": f"harness run {study}{data} && harness report {study}{data}",

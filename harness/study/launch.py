@@ -58,7 +58,9 @@ def run(plan: Plan) -> Outcome:
         if is_complete(folder, cell):
             outcome.already_finished.append(cell.run_id)
         elif read_status(folder).get("reason") == "diverged":
-            outcome.failed[cell.run_id] = "diverged before and is not tried again: " + str(read_status(folder).get("error"))
+            outcome.failed[cell.run_id] = "diverged before and is not tried again: " + str(
+                read_status(folder).get("error")
+            )
         else:
             waiting.append(cell)
 

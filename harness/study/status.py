@@ -18,9 +18,9 @@ def run_state(folder: Path, run_id: str) -> dict[str, Any]:
     state, reason = status.get("state", "waiting"), status.get("reason")
     if read_result(folder / run_id) is not None:
         state, reason = "finished", None
-    elif state == "finished":  # it says so, but its result is not there
-        state, reason = "failed", "lost"
-    elif state == "running" and time.time() - float(status.get("heartbeat") or 0) > STALE_SECONDS:
+    elif state == "finished" or (
+        state == "running" and time.time() - float(status.get("heartbeat") or 0) > STALE_SECONDS
+    ):  # it says so, but its result is not there
         state, reason = "failed", "lost"
     return {**status, "run_id": run_id, "state": state, "reason": reason}
 

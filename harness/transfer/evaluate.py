@@ -55,9 +55,7 @@ def fewshot_rows(
             "shots": shots,
             "support_seed": seed,
             "metric": "top1",
-            "value": fewshot_top1(
-                *train_features, *test_features, shots=shots, seed=seed, l2=cfg.l2, bias=cfg.bias
-            ),
+            "value": fewshot_top1(*train_features, *test_features, shots=shots, seed=seed, l2=cfg.l2, bias=cfg.bias),
         }
         for kind, (train_features, test_features) in kinds.items()
         for shots in cfg.shots

@@ -34,9 +34,7 @@ def extract(
     if model is not None:
         model.to(device).eval()
     features, labels = [], []
-    for batch in eval_batches(
-        dataset, split, image_size=image_size, channels=channels, batch_size=EVAL_BATCH_SIZE
-    ):
+    for batch in eval_batches(dataset, split, image_size=image_size, channels=channels, batch_size=EVAL_BATCH_SIZE):
         images = to_input(batch.images, device)
         if model is None:
             output = images.flatten(1)
