@@ -18,11 +18,14 @@ def run_state(folder: Path, run_id: str) -> dict[str, Any]:
     state, reason = status.get("state", "waiting"), status.get("reason")
     if read_result(folder / run_id) is not None:
         state, reason = "finished", None
-    elif state == "finished" or (
-        state == "running" and time.time() - float(status.get("heartbeat") or 0) > STALE_SECONDS
-    ):  # it says so, but its result is not there
+    elif state == "finished" or (state == "running" and is_stale(status)):  # it says so, but that is not so
         state, reason = "failed", "lost"
     return {**status, "run_id": run_id, "state": state, "reason": reason}
+
+
+def is_stale(status: dict[str, Any]) -> bool:
+    """Whether a running run has said nothing for two minutes."""
+    return time.time() - float(status.get("heartbeat") or 0) > STALE_SECONDS
 
 
 def study_states(folder: Path, run_ids: list[str]) -> list[dict[str, Any]]:
