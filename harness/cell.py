@@ -56,7 +56,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
     learning_rate(0, config.recipe, horizon_samples)
     cost = count(config.model, dataset.num_classes, dataset.channels)
     precision, attention = resolve_precision(
-        config.device, cost, config.model, precision=config.precision, attention=config.attention
+        config.device, cost, precision=config.precision, attention=config.attention
     )
     identity = {
         "format": FORMAT_VERSION,
