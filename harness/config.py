@@ -28,8 +28,11 @@ class DataConfig:
     test_samples: str = "5%"  # where the source has no test split of its own
     path: str | None = None  # a folder of the user's with the raw files
     fonts: str | None = None  # glyphs: a folder of font files; null = the fonts that matplotlib ships
+    characters: str | None = None  # glyphs: 'latin62' or the characters themselves; null = all that the faces share
+    min_characters: int = 400  # glyphs: faces with fewer letters and digits are left out
     seed: int = 0  # seed of the one global shuffle (and of generated images)
     shard_samples: int = 10_000  # images a shard
+    max_dropped: float = 0.01  # share of images that may be unusable before packing fails
     pack_on_demand: bool = False  # small and needs no download: packed by the first command that needs it
 
 
