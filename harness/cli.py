@@ -2,11 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import __version__
 from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 DESCRIPTION = """\
 Data-scaling experiments for vision backbones: real images to a conclusion.
@@ -32,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded(lambda: options.action(options))
 
 
-def guarded(action: "object") -> int:
+def guarded(action: Callable[[], int]) -> int:
     """Run a command; print a HarnessError as text."""
     try:
-        return int(action() or 0)  # type: ignore[operator]
+        return action()
     except HarnessError as error:
         print(f"harness: {error}", file=sys.stderr)
         return 2
@@ -60,10 +64,7 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
-Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-def add_data(commands: Commands) -> None:
+def add_data(commands: "Commands") -> None:
     """harness data pack|check|show|keys"""
     data = commands.add_parser("data", help="pack images into shuffled shards; verify, describe, list them")
     actions = data.add_subparsers(title="actions", metavar="ACTION", required=True)
@@ -96,7 +97,7 @@ def add_data(commands: Commands) -> None:
     keys.set_defaults(action=data_keys)
 
 
-def add_study_commands(commands: Commands) -> None:
+def add_study_commands(commands: "Commands") -> None:
     """harness plan|run|status"""
     plan = commands.add_parser("plan", help="what a study will cost; nothing is started")
     add_study_arguments(plan)
@@ -113,7 +114,7 @@ def add_study_commands(commands: Commands) -> None:
     status.set_defaults(action=study_status)
 
 
-def add_results_commands(commands: Commands) -> None:
+def add_results_commands(commands: "Commands") -> None:
     """harness results|report"""
     results = commands.add_parser("results", help="tidy tables: runs, transfer, curves")
     add_study_arguments(results)

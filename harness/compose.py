@@ -73,7 +73,7 @@ def explain(error: Exception, overrides: list[str], root: Path) -> str:
 def _keys(node: DictConfig, prefix: str = "") -> list[str]:
     found = []
     for key in node:
-        name = f"{prefix}{key}"
+        name = f"{prefix}{key!s}"
         found.append(name)
         if (
             not OmegaConf.is_missing(node, key)

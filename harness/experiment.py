@@ -91,7 +91,12 @@ def execute(folder: Path) -> int:
             return EXIT_BUSY
         attempt = int(read_status(folder).get("attempt") or 0) + 1
         started_at = str(read_status(folder).get("started_at") or utc_now())
-        fixed = {"attempt": attempt, "started_at": started_at, "host": platform.node(), "pid": os.getpid()}
+        fixed: dict[str, Any] = {
+            "attempt": attempt,
+            "started_at": started_at,
+            "host": platform.node(),
+            "pid": os.getpid(),
+        }
         write_status(folder, "running", **fixed)
         try:
             run_cell(folder, fixed)
@@ -116,6 +121,7 @@ def run_cell(folder: Path, fixed: dict[str, Any]) -> None:
     config, submitted_hash = load_config(folder)
     torch.set_num_threads(config.launcher.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a debugging aid that costs a tenth of a small step
     dataset = open_dataset(dataset_folder(config.data, data_root()))
     cell = resolve(config, dataset)
     if cell.config_hash != submitted_hash:

@@ -90,9 +90,8 @@ def show_command(folder: Path, subset: str | None, draw: int, sheet: Path | None
     low, middle, high = int(counts.min()), float(np.median(counts)), int(counts.max())
     print(f"  train subset of {chosen.size:,} (draw {draw}): {low} to {high} images a class, median {middle:g};")
     print(f"  {len(np.unique(rows['origin'])):,} distinct originals; {(counts == 0).sum()} classes without an image")
-    print(
-        f"  order: {neighbours(rows['label']):.2f} of the class repeats that a uniform shuffle would have (1 = shuffled)"
-    )
+    repeats = neighbours(dataset.index("train")["label"])
+    print(f"  packed order: {repeats:.2f} of the class repeats that a uniform shuffle would have (1 = shuffled)")
     if sheet is not None:
         write_sheet(dataset, chosen, sheet)
         print(f"  contact sheet: {sheet}")

@@ -31,7 +31,7 @@ def open_image(data: bytes, channels: int) -> Image.Image:
     if not data:
         raise BadImageError("empty", "no bytes")
     try:
-        image = Image.open(io.BytesIO(data))
+        image: Image.Image = Image.open(io.BytesIO(data))
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
         raise BadImageError("not_an_image", str(error)) from error
     if image.width * image.height > MAX_PIXELS:

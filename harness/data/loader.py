@@ -25,6 +25,7 @@ from harness.errors import DatasetError
 CACHE_LIMIT_BYTES = 4 * 2**30
 CACHE_VERSION = 1  # of the rules in harness.data.images
 CACHE_BLOCK_SAMPLES = 1000
+ORDER_AHEAD_BATCHES = 128
 
 
 class Batch(NamedTuple):
@@ -142,9 +143,10 @@ def train_batches(
 
     def positions() -> Iterator[np.ndarray]:
         start = start_samples_seen
-        while True:
-            yield window.split_positions(order_batch(seed, start, batch_size, window.size))
-            start += batch_size
+        while True:  # the order of many batches at once: a permutation of 128 numbers is all overhead
+            ahead = window.split_positions(order_batch(seed, start, batch_size * ORDER_AHEAD_BATCHES, window.size))
+            yield from ahead.reshape(ORDER_AHEAD_BATCHES, batch_size)
+            start += batch_size * ORDER_AHEAD_BATCHES
 
     return read(dataset, "train", positions(), image_size, channels, workers, batch_size)
 
@@ -189,7 +191,7 @@ def read(
         return
     reader = PaddedBatches(pixels, batch_size)
     # batch_size=None: one item of the sampler, a whole batch of positions, is one item of the dataset
-    loader: DataLoader[Any] = DataLoader(reader, batch_size=None, sampler=positions, num_workers=workers)  # type: ignore[arg-type]
+    loader: DataLoader[Any] = DataLoader(reader, batch_size=None, sampler=positions, num_workers=workers)
     for images, padded, mask in loader:
         yield assemble(images, labels, padded.numpy(), mask.numpy())
 

@@ -97,9 +97,8 @@ def check_cheaply(dataset: Dataset, name: str, split: Split) -> None:
     try:
         rows = len(dataset.index(name))
     except (OSError, ValueError) as error:
-        raise DatasetError(
-            f"{index_path(dataset.folder, name)}: missing or damaged; pack again with --force"
-        ) from error
+        path = index_path(dataset.folder, name)
+        raise DatasetError(f"{path}: missing or damaged; pack again with --force") from error
     if rows != split.samples:
         raise DatasetError(
             f"{index_path(dataset.folder, name)}: {rows} rows, the manifest says {split.samples}; "

@@ -5,6 +5,7 @@ shards are written in parallel and in any order, memory stays bounded, a killed 
 missing, and the output does not depend on the number of workers.
 """
 
+import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -53,17 +54,24 @@ def pack(cfg: DataConfig, root: Path, workers: int | None = None, force: bool = 
     more than data.max_dropped of the images cannot be used.
     """
     folder = dataset_folder(cfg, root)
-    if is_packed(folder, cfg) and not force:
-        return folder
+    root.mkdir(parents=True, exist_ok=True)
+    with open(root / f".{cfg.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of two processes that want the set one packs, the other waits
+        if not is_packed(folder, cfg) or force:
+            pack_locked(cfg, folder, workers or os.cpu_count() or 1, force, progress)
+    return folder
+
+
+def pack_locked(cfg: DataConfig, folder: Path, workers: int, force: bool, progress: bool) -> None:
+    """Open the source, write the shards that are missing, then indices and manifest."""
     source = open_source(cfg)
     identity = identity_hash({"config": identity_of(cfg), "fingerprint": source.fingerprint, "shuffle": PERMUTATION})
     prepare_folder(folder, identity, force)
     tasks = shard_tasks(source, cfg.shard_samples)
     missing = [task for task in tasks if read_record(folder / RECORDS, task.file) is None]
-    write_shards(missing, source, cfg, folder, workers or os.cpu_count() or 1, progress)
+    write_shards(missing, source, cfg, folder, workers, progress)
     records = {task.file: read_record(folder / RECORDS, task.file) for task in tasks}
     finish(folder, cfg, source, tasks, {file: record for file, record in records.items() if record is not None})
-    return folder
 
 
 def identity_of(cfg: DataConfig) -> dict[str, Any]:
@@ -89,11 +97,8 @@ def prepare_folder(folder: Path, identity: str, force: bool) -> None:
         is_ours = (folder / "manifest.json").exists() or begun is not None
         if not force:
             what = "a data set of another configuration" if is_ours else "files that are no data set"
-            fix = (
-                "give this one another name (data.name=NAME) or pack with --force"
-                if is_ours
-                else "choose another data.name"
-            )
+            other_name = "give this one another name (data.name=NAME)"
+            fix = f"{other_name} or pack with --force" if is_ours else other_name
             raise DatasetError(f"{folder} holds {what}: {fix}")
         if not is_ours:
             raise DatasetError(f"{folder} holds files that are no data set; --force does not remove those")

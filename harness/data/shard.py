@@ -4,12 +4,11 @@ Equal input gives equal bytes: members carry no time, owner or mode of the machi
 """
 
 import hashlib
-import io
 import os
 import tarfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -61,22 +60,22 @@ def write_shard(folder: Path, records: Path, file: str, split: SourceSplit, indi
     digest = hashlib.sha256()
     columns: dict[str, list[int]] = {name: [] for name in ("offsets", "sizes", "labels", "origins")}
     dropped: list[list[str]] = []
-    with open(temporary, "wb") as raw:
-        with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-            for index in indices.tolist():
-                try:
-                    sample = split.get(index)
-                except BadImageError as error:
-                    dropped.append([split.name_of(index), error.reason])
-                    continue
-                columns["offsets"].append(add(tar, f"{sample.key}.{sample.extension}", sample.data))
-                add(tar, f"{sample.key}.cls", str(sample.label).encode())
-                columns["sizes"].append(len(sample.data))
-                columns["labels"].append(sample.label)
-                columns["origins"].append(sample.origin)
-                digest.update(f"{sample.key}\0{sample.label}\0".encode() + sample.pixels_digest)
-        raw.flush()
-        os.fsync(raw.fileno())
+    with open(temporary, "wb") as tar:
+        for index in indices.tolist():
+            try:
+                sample = split.get(index)
+            except BadImageError as error:
+                dropped.append([split.name_of(index), error.reason])
+                continue
+            columns["offsets"].append(add(tar, f"{sample.key}.{sample.extension}", sample.data))
+            add(tar, f"{sample.key}.cls", str(sample.label).encode())
+            columns["sizes"].append(len(sample.data))
+            columns["labels"].append(sample.label)
+            columns["origins"].append(sample.origin)
+            digest.update(f"{sample.key}\0{sample.label}\0".encode() + sample.pixels_digest)
+        tar.write(bytes(2 * tarfile.BLOCKSIZE))  # the end of a tar
+        tar.flush()
+        os.fsync(tar.fileno())
     sha256 = file_sha256(temporary)
     size = temporary.stat().st_size
     temporary.replace(folder / file)
@@ -84,13 +83,14 @@ def write_shard(folder: Path, records: Path, file: str, split: SourceSplit, indi
     write_json(records / f"{file}.json", asdict(record))
 
 
-def add(tar: tarfile.TarFile, name: str, data: bytes) -> int:
-    """Append a member; returns the offset of its data in the file."""
+def add(tar: BinaryIO, name: str, data: bytes) -> int:
+    """Append a member (POSIX ustar; no time, owner or mode of this machine); returns the offset of its data."""
     info = tarfile.TarInfo(name)
-    info.size, info.mode = len(data), 0o644
-    tar.addfile(info, io.BytesIO(data))
-    padding = -len(data) % tarfile.BLOCKSIZE
-    return int(tar.offset) - len(data) - padding
+    info.size = len(data)
+    tar.write(info.tobuf(tarfile.USTAR_FORMAT))
+    offset = tar.tell()
+    tar.write(data + bytes(-len(data) % tarfile.BLOCKSIZE))
+    return offset
 
 
 def file_sha256(path: Path) -> str:

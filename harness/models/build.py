@@ -32,6 +32,7 @@ def build_model(cfg: ModelConfig, num_classes: int, channels: int, device: str =
     Raises ConfigError, before anything is built, for a combination that cannot work.
     """
     check(cfg)
+    model: nn.Module
     if cfg.vit is not None and cfg.resnet is not None:
         model = build_hybrid(cfg.vit, cfg.resnet, cfg.image_size, num_classes, channels, device)
     elif cfg.vit is not None:
@@ -116,7 +117,7 @@ def vit_arguments(cfg: ViTConfig, num_classes: int, device: str) -> dict[str, An
 def build_resnet(cfg: ResNetConfig, num_classes: int, channels: int, device: str, pool: str = "avg") -> ResNetV2:
     """timm's ResNetV2 as BiT uses it; the 'small' stem suits images for which a stride of 4 is too much."""
     model = ResNetV2(
-        layers=tuple(cfg.layers),
+        layers=list(cfg.layers),
         channels=tuple(cfg.channels),
         num_classes=num_classes,
         in_chans=channels,
@@ -132,11 +133,12 @@ def build_resnet(cfg: ResNetConfig, num_classes: int, channels: int, device: str
     )
     if cfg.stem == "small":
         # timm's stems have stride 4 at least; the padding keeps out = ceil(in / stride)
-        model.stem = StdConv2d(
+        stem = StdConv2d(
             channels, cfg.stem_channels, 3, stride=cfg.stem_stride, padding=1, eps=STD_CONV_EPS, device=device
         )
         if device != "meta":
-            nn.init.kaiming_normal_(model.stem.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+        model.stem = stem  # type: ignore[assignment]
     return model
 
 
@@ -164,11 +166,12 @@ def zero_head(model: nn.Module) -> None:
 
 def classifier(model: nn.Module) -> nn.Linear | nn.Conv2d:
     """The layer that timm calls the classifier; a 1x1 convolution in ResNetV2."""
-    layer = model.get_classifier()
+    layer = model.get_classifier()  # type: ignore[operator]
     assert isinstance(layer, nn.Linear | nn.Conv2d)
     return layer
 
 
 def pre_logits(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """(B, C, H, W) float images in [-1, 1] to (B, D) features: what the classifier would see."""
-    return model.forward_head(model.forward_features(images), pre_logits=True).flatten(1)
+    features: torch.Tensor = model.forward_head(model.forward_features(images), pre_logits=True)  # type: ignore[operator]
+    return features.flatten(1)

@@ -32,7 +32,7 @@ def plan_command(name: str, overrides: list[str], as_csv: bool, as_json: bool) -
 
         print(pd.DataFrame(rows).to_csv(index=False), end="")
         return 0
-    console = Console()
+    console = wide_console()
     table = Table(title=f"{plan.study.title} on {plan.dataset.name}", caption_justify="left")
     headers = ("run", "images", "epochs", "samples seen", "parameters", "forward MFLOPs", "exaFLOPs", "device", "cost")
     for header in headers:
@@ -99,7 +99,7 @@ def status_command(name: str, overrides: list[str]) -> int:
         table.add_column(header, justify="left" if header in ("run", "state", "note") else "right")
     for state in states:
         table.add_row(*status_row(state, horizons[state["run_id"]]))
-    console = Console()
+    console = wide_console()
     console.print(table)
     counts = {s: sum(state["state"] == s for state in states) for s in ("finished", "running", "waiting", "failed")}
     running = max(1, counts["running"])
@@ -198,6 +198,11 @@ def instance_folder(name: str, overrides: list[str]) -> Path:
         return study_folder(runs_root(), study_name(name), spec.load(name).data)
     spec.find(name)  # raises, with near matches
     return folder
+
+
+def wide_console() -> Console:
+    """The terminal; a file or pipe gets lines wide enough for whole tables."""
+    return Console() if Console().is_terminal else Console(width=160)
 
 
 def print_skipped(skipped: list[dict[str, Any]]) -> None:

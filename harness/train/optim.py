@@ -51,7 +51,8 @@ def build_optimizer(model: nn.Module, recipe: RecipeConfig) -> torch.optim.Optim
     """
     if recipe.optimizer not in OPTIMIZERS:
         raise ConfigError(f"recipe.optimizer={recipe.optimizer}.{near_matches(recipe.optimizer, OPTIMIZERS)}")
-    decayed, plain = [], []
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             is_kernel = parameter.ndim >= 2 and not name.endswith(("pos_embed", "cls_token"))

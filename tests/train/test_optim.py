@@ -38,12 +38,11 @@ def test_the_rate_never_exceeds_the_recipe_and_is_positive_before_the_end(step: 
     assert 0 < rate <= 1.0
 
 
-@pytest.mark.parametrize("field, value", [("schedule", "cosin"), ("optimizer", "adam2")])
-def test_an_unknown_name_gets_near_matches(field: str, value: str) -> None:
-    recipe = dataclasses.replace(RECIPE, **{field: value})
-    with pytest.raises(ConfigError, match=value):
-        learning_rate(0, recipe, 1000)
-        build_optimizer(nn.Linear(2, 2), recipe)
+def test_an_unknown_name_gets_near_matches() -> None:
+    with pytest.raises(ConfigError, match="cosine"):
+        learning_rate(0, dataclasses.replace(RECIPE, schedule="cosin"), 1000)
+    with pytest.raises(ConfigError, match="adamw"):
+        build_optimizer(nn.Linear(2, 2), dataclasses.replace(RECIPE, optimizer="adam2"))
 
 
 def test_total_steps_rounds_and_refuses_none() -> None:

@@ -65,9 +65,7 @@ def find_fashion_mnist(cfg: DataConfig) -> Path:
     if cfg.path is not None:
         folder = Path(cfg.path)
         if not has_idx_files(folder):
-            raise DatasetError(
-                f"data.path={folder}: Fashion-MNIST's four IDX files ({', '.join(IDX_FILES)}) are not there"
-            )
+            raise DatasetError(f"data.path={folder}: not all of Fashion-MNIST's IDX files: {', '.join(IDX_FILES)}")
         return folder
     if has_idx_files(DEBIAN_FASHION_MNIST):
         return DEBIAN_FASHION_MNIST
@@ -79,9 +77,9 @@ def find_fashion_mnist(cfg: DataConfig) -> Path:
         return root / "FashionMNIST" / "raw"
     except (OSError, RuntimeError, ImportError) as error:
         raise DatasetError(
-            "Fashion-MNIST is not here. Three ways to get it: name a folder with its IDX files (data.path=DIR), install "
-            "Debian's package (apt-get install dataset-fashion-mnist), or let torchvision download it, which failed "
-            f"just now ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+            "Fashion-MNIST is not here. Three ways to get it: name a folder with its IDX files (data.path=DIR), "
+            "install Debian's package (apt-get install dataset-fashion-mnist), or let torchvision download it, which "
+            f"failed just now ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
         ) from error
 
 
@@ -94,7 +92,7 @@ def read_idx(folder: Path, name: str) -> np.ndarray:
     """An IDX file of unsigned bytes (format: http://yann.lecun.com/exdb/mnist), gzipped or not."""
     path = folder / name
     try:
-        data = path.read_bytes() if path.exists() else gzip.open(folder / f"{name}.gz", "rb").read()
+        data = path.read_bytes() if path.exists() else gzip.decompress((folder / f"{name}.gz").read_bytes())
         dimensions = data[3]
         shape = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions)]
         return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)

@@ -33,7 +33,7 @@ def open_folder(cfg: DataConfig) -> Source:
     if not root.is_dir():
         raise DatasetError(f"data.path={root}: there is no such folder")
     passed: Counter[str] = Counter()
-    named = {name: SPLITS[name] for name in sorted(os.listdir(root)) if name in SPLITS and (root / name).is_dir()}
+    named = {name: SPLITS[name] for name in names_in(root) if name in SPLITS and (root / name).is_dir()}
     if "train" in named.values():
         files = {split: list_classes(root / name, passed) for name, split in named.items()}
     else:
@@ -60,11 +60,16 @@ def open_folder(cfg: DataConfig) -> Source:
     )
 
 
+def names_in(folder: Path) -> list[str]:
+    """Names in a folder, sorted."""
+    return sorted(path.name for path in folder.iterdir())
+
+
 def list_classes(root: Path, passed: Counter[str]) -> dict[str, list[Path]]:
     """Sorted image files of each class folder below `root`; everything else is counted by kind."""
     return {
         name: list_images(root / name, passed)
-        for name in sorted(os.listdir(root))
+        for name in names_in(root)
         if (root / name).is_dir() and not is_hidden(name)
     }
 
@@ -76,7 +81,7 @@ def list_images(folder: Path, passed: Counter[str]) -> list[Path]:
         folders[:] = sorted(name for name in folders if not is_hidden(name))
         fresh = []
         for name in folders:
-            real = os.path.realpath(os.path.join(where, name))
+            real = os.path.realpath(Path(where) / name)
             if real in entered:
                 passed["linked folder already entered"] += 1
             else:
