@@ -47,7 +47,8 @@ def with_percent(frame: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
 
 def data_scaling(tables: Tables, metric: str = "best_val_top1") -> Chart:
     """Top-1 against subset size, the paper's Figure 4 for this study."""
-    chart = new_chart("Accuracy against training images", "Training images", METRIC_NAMES.get(metric, metric))
+    title = "Test accuracy (held-out split)" if metric == "test_top1" else "Accuracy against training images"
+    chart = new_chart(title, "Training images", METRIC_NAMES.get(metric, metric))
     lines_by_size(chart, with_percent(tables.finished, tables.finished[metric]))
     chart.caption = "Lines: mean over seeds; marks: runs. Equal optimiser steps at every size."
     return chart

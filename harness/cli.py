@@ -29,11 +29,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["train"]:  # a Hydra application of its own: its flags are not ours to parse
         return guarded(lambda: train(words[1:]))
-    options = parser().parse_args(words)
+    options = parse(words)
     if not hasattr(options, "action"):
         parser().print_help()
         return 2
     return guarded(lambda: options.action(options))
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """Overrides may stand before and after options, which argparse alone does not allow."""
+    root = parser()
+    options, extra = root.parse_known_args(words)
+    unknown = [word for word in extra if word.startswith("-") or "=" not in word]
+    if unknown or (extra and not hasattr(options, "overrides")):
+        root.error(f"unrecognized arguments: {' '.join(unknown or extra)}")
+    if extra:
+        options.overrides = [*options.overrides, *extra]
+    return options
 
 
 def guarded(action: Callable[[], int]) -> int:

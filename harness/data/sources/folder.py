@@ -82,7 +82,7 @@ def list_images(folder: Path, passed: Counter[str]) -> list[Path]:
         fresh = []
         for name in folders:
             real = os.path.realpath(Path(where) / name)
-            if real in entered:
+            if real in entered or Path(os.path.realpath(where)).is_relative_to(real):
                 passed["linked folder already entered"] += 1
             else:
                 entered.add(real)

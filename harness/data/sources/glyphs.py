@@ -92,14 +92,18 @@ def read_faces(folder: Path, cfg: DataConfig) -> tuple[list[Face], Counter[str]]
         try:
             font = freetype.Face(str(path))
             font.select_charmap(freetype.FT_ENCODING_UNICODE)
-            outlines = read_outlines(font, wanted_characters(font, cfg))
+            alphabet = letters_and_digits(font)
+            explicit = explicit_characters(cfg)
+            outlines = read_outlines(font, [char for char in alphabet if not explicit or char in explicit])
             family = (font.family_name or b"?").decode("latin1").split()[0]
         except freetype.FT_Exception as error:
             left_out[f"unreadable: {error}"] += 1
             continue
         identity = hashlib.sha256(repr(sorted(outlines.items())).encode()).digest()
-        if len(outlines) < minimum_characters(cfg):
+        if len(alphabet) < cfg.min_characters:  # a symbol face maps signs to a few letters' codes
             left_out["too few letters and digits"] += 1
+        elif len(outlines) < len(explicit):
+            left_out["lacks one of data.characters"] += 1
         elif identity in seen:
             left_out["same outlines as another face"] += 1
         else:
@@ -110,11 +114,6 @@ def read_faces(folder: Path, cfg: DataConfig) -> tuple[list[Face], Counter[str]]
     return faces, left_out
 
 
-def minimum_characters(cfg: DataConfig) -> int:
-    """How many letters and digits a face must have: all that are asked for, or data.min_characters of any."""
-    return len(explicit_characters(cfg)) or cfg.min_characters
-
-
 def explicit_characters(cfg: DataConfig) -> str:
     """The characters that the user asked for; '' = every letter and digit that all faces share."""
     if cfg.characters in (None, "auto"):
@@ -122,16 +121,10 @@ def explicit_characters(cfg: DataConfig) -> str:
     return LATIN62 if cfg.characters == "latin62" else "".join(sorted(set(str(cfg.characters))))
 
 
-def wanted_characters(font: freetype.Face, cfg: DataConfig) -> list[str]:
-    """Letters and decimal digits of a face, or of those asked for the ones that it has."""
-    explicit = explicit_characters(cfg)
-    if explicit:
-        return [char for char in explicit if font.get_char_index(char)]
-    return sorted(
-        chr(code)
-        for code, _ in font.get_chars()
-        if unicodedata.category(chr(code))[0] == "L" or unicodedata.category(chr(code)) == "Nd"
-    )
+def letters_and_digits(font: freetype.Face) -> list[str]:
+    """Characters of a face that Unicode calls letters or decimal digits, sorted."""
+    codes = (chr(code) for code, _ in font.get_chars())
+    return sorted(char for char in codes if unicodedata.category(char)[0] == "L" or unicodedata.category(char) == "Nd")
 
 
 def read_outlines(font: freetype.Face, characters: list[str]) -> dict[str, bytes]:
