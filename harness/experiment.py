@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import timm
 import torch
@@ -62,25 +62,33 @@ def submit(cell: Cell, study_dir: Path) -> Path:
     return folder
 
 
-def load_config(folder: Path) -> tuple[TrainConfig, str]:
-    """The frozen configuration of a run and the hash it was submitted under."""
+class Frozen(NamedTuple):
+    """What was submitted: the configuration, and the hashes that its result and transfer are known by."""
+
+    config: TrainConfig
+    config_hash: str
+    transfer_id: str
+
+
+def load_frozen(folder: Path) -> Frozen:
+    """Read a run's config.yaml. Raises HarnessError naming it when it is no run's configuration."""
     try:
         frozen = OmegaConf.load(folder / "config.yaml")
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), frozen.config))
     except (OSError, ValueError, AttributeError) as error:
         raise HarnessError(f"{folder / 'config.yaml'}: not a run's configuration ({error})") from error
     assert isinstance(config, TrainConfig)
-    return config, str(frozen.config_hash)
+    return Frozen(config, str(frozen.config_hash), str(frozen.transfer_id))
 
 
-def is_complete(folder: Path, cell: Cell) -> bool:
+def is_complete(folder: Path, config_hash: str, transfer_id: str) -> bool:
     """Finished, and its transfer evaluated."""
-    return read_result(folder, cell.config_hash) is not None and transfer_file(folder, cell).exists()
+    return read_result(folder, config_hash) is not None and transfer_file(folder, transfer_id).exists()
 
 
-def transfer_file(folder: Path, cell: Cell) -> Path:
-    """Where this cell's transfer rows are."""
-    return folder / "transfer" / f"{cell.transfer_id}.json"
+def transfer_file(folder: Path, transfer_id: str) -> Path:
+    """Where the rows of a target and protocol are."""
+    return folder / "transfer" / f"{transfer_id}.json"
 
 
 def execute(folder: Path) -> int:
@@ -89,6 +97,9 @@ def execute(folder: Path) -> int:
     with lock(folder) as locked:
         if not locked:
             return EXIT_BUSY
+        frozen = load_frozen(folder)
+        if is_complete(folder, frozen.config_hash, frozen.transfer_id):  # another process was quicker
+            return 0
         attempt = int(read_status(folder).get("attempt") or 0) + 1
         started_at = str(read_status(folder).get("started_at") or utc_now())
         fixed: dict[str, Any] = {
@@ -99,12 +110,21 @@ def execute(folder: Path) -> int:
         }
         write_status(folder, "running", **fixed)
         try:
-            run_cell(folder, fixed)
+            run_cell(folder, frozen, fixed)
         except Exception as error:
             traceback.print_exc()
             write_status(folder, "failed", failure_reason(error), error=last_line(error), **fixed)
             return EXIT_FAILED
         return 0
+
+
+def execute_logged(folder: str, environment: dict[str, str]) -> None:
+    """`execute` as the body of a launcher's process: everything printed, by C code too, goes to log.txt."""
+    os.environ.update(environment)
+    with open(Path(folder) / "log.txt", "ab", buffering=0) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    sys.exit(execute(Path(folder)))
 
 
 def failure_reason(error: Exception) -> str:
@@ -116,15 +136,15 @@ def failure_reason(error: Exception) -> str:
     return "error"
 
 
-def run_cell(folder: Path, fixed: dict[str, Any]) -> None:
+def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any]) -> None:
     """Train unless finished, then transfer unless done; result.json last."""
-    config, submitted_hash = load_config(folder)
+    config = frozen.config
     torch.set_num_threads(config.launcher.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a debugging aid that costs a tenth of a small step
     dataset = open_dataset(dataset_folder(config.data, data_root()))
     cell = resolve(config, dataset)
-    if cell.config_hash != submitted_hash:
+    if cell.config_hash != frozen.config_hash:
         raise DatasetError(
             f"{folder.name}: the data set {dataset.name} or harness changed since this run was submitted; "
             "`harness run` makes a new run"
@@ -248,7 +268,7 @@ def closing_columns(cell: Cell, columns: dict[str, Any], device: torch.device, f
 
 def run_transfer(folder: Path, cell: Cell, job: TrainJob) -> None:
     """Evaluate the target from the best checkpoint, unless this protocol's file is already there."""
-    path = transfer_file(folder, cell)
+    path = transfer_file(folder, cell.transfer_id)
     if path.exists():
         return
     config = cell.config

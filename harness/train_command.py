@@ -38,7 +38,7 @@ def run_one(config: TrainConfig) -> int:
     dataset = open_dataset(dataset_folder(config.data, data_root()))
     cell = resolve(config, dataset)
     folder = study_folder(runs_root(), config.study, dataset.name) / cell.run_id
-    if is_complete(folder, cell):
+    if is_complete(folder, cell.config_hash, cell.transfer_id):
         print(f"already finished: {folder}")
     else:
         submit(cell, folder.parent)

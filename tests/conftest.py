@@ -1,12 +1,16 @@
 """A small real data set and study, packed once a session; every test gets run roots of its own."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from harness.cli import main
 from harness.compose import compose
 from harness.data.manifest import Dataset, open_dataset
 from harness.data.pack import pack
@@ -28,7 +32,7 @@ smoke: true
 data: tiny
 recipe: pocket
 transfer: digits
-overrides: [data=glyphs, {data}, recipe.samples_seen={samples}, recipe.batch_size=32, recipe.evaluations=8,
+overrides: [data=glyphs, {data}, recipe.samples_seen={samples}, recipe.batch_size=32, recipe.evaluations=4,
             recipe.train_eval_samples=100]
 cells:
   - {{model: [vit_pocket, resnet_pocket], subset: ["100", "50%"], seed: [0, 1]}}
@@ -63,15 +67,38 @@ def roots(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def study_file(tmp_path: Path) -> Path:
     """A study of eight runs of about a second each."""
     path = tmp_path / "tinystudy.yaml"
-    path.write_text(STUDY.format(data=", ".join(TINY_DATA[1:]), samples=3200))
+    path.write_text(STUDY.format(data=", ".join(TINY_DATA[1:]), samples=1600))
     return path
 
 
-def harness(*words: str, check: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", *words], capture_output=True, text=True, env=dict(os.environ), cwd=cwd
-    )
-    if check and done.returncode != 0:
-        raise AssertionError(f"harness {' '.join(words)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
+@dataclass
+class Done:
+    """What a command printed and returned."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def harness(*words: str, check: bool = True) -> Done:
+    """A command as the user gives it, in this process: the same entry point without seconds of imports each time."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(list(words))
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    done = Done(code, out.getvalue(), err.getvalue())
+    assert not check or code == 0, f"harness {' '.join(words)}: exit {code}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def start_harness(*words: str) -> subprocess.Popen[str]:
+    """A command in a process group of its own, to be killed."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "harness.cli", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+        start_new_session=True,
+    )

@@ -4,16 +4,16 @@ The launcher trusts nothing but run folders: a run is finished when its result.j
 launcher or runs, the same command goes on where it stopped.
 """
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from harness.cell import Cell
-from harness.experiment import EXIT_BUSY, is_complete, submit
+from harness.experiment import EXIT_BUSY, execute_logged, is_complete, submit
 from harness.run_folder import read_status, write_status
 from harness.study.plan import Plan
 from harness.study.progress import Reporter
@@ -44,7 +44,7 @@ class Running:
 
     cell: Cell
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: BaseProcess
 
 
 def run(plan: Plan) -> Outcome:
@@ -55,7 +55,7 @@ def run(plan: Plan) -> Outcome:
     waiting: list[Cell] = []
     for cell in plan.selected:
         folder = plan.folder / cell.run_id
-        if is_complete(folder, cell):
+        if is_complete(folder, cell.config_hash, cell.transfer_id):
             outcome.already_finished.append(cell.run_id)
         elif read_status(folder).get("reason") == "diverged":
             outcome.failed[cell.run_id] = "diverged before and is not tried again: " + str(
@@ -71,7 +71,7 @@ def run(plan: Plan) -> Outcome:
                 while waiting and len(running) < slots:
                     running.append(start(waiting.pop(0), plan.folder))
                 time.sleep(launcher.poll_seconds)
-                for item in [item for item in running if item.process.poll() is not None]:
+                for item in [item for item in running if not item.process.is_alive()]:
                     running.remove(item)
                     settle(item, outcome, waiting)
                 reporter.update([item.folder for item in running], waiting, outcome.finished, outcome.failed)
@@ -82,32 +82,27 @@ def run(plan: Plan) -> Outcome:
 
 
 def start(cell: Cell, study_dir: Path) -> Running:
-    """Submit and start one run; what it prints goes to its log.txt."""
+    """Submit and start one run; what it prints goes to its log.txt.
+
+    Runs are forked from a server that has torch and timm loaded: importing them takes seconds, a pocket run not many.
+    """
     folder = submit(cell, study_dir)
     threads = str(cell.config.launcher.threads)
-    environment = os.environ | {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-        "PYTHONUNBUFFERED": "1",
-    }
-    with open(folder / "log.txt", "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "harness.experiment", str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+    os.environ.update(limits)  # before the server starts: libraries read them when they are loaded
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harness.experiment"])
+    process = context.Process(target=execute_logged, args=(str(folder), dict(os.environ)), name=cell.run_id)
+    process.start()
     return Running(cell, folder, process)
 
 
 def settle(item: Running, outcome: Outcome, waiting: list[Cell]) -> None:
     """Sort a process that ended into finished, failed, or back to the end of the queue when another has the run."""
-    code, run_id = item.process.returncode, item.cell.run_id
+    code, run_id = item.process.exitcode or 0, item.cell.run_id
     if code == EXIT_BUSY:
         waiting.append(item.cell)
-    elif is_complete(item.folder, item.cell):
+    elif is_complete(item.folder, item.cell.config_hash, item.cell.transfer_id):
         outcome.finished.append(run_id)
     else:
         status = read_status(item.folder)
@@ -136,8 +131,7 @@ def stop(running: list[Running]) -> None:
         item.process.terminate()
     deadline = time.monotonic() + STOP_GRACE_SECONDS
     for item in running:
-        try:
-            item.process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        item.process.join(max(0.1, deadline - time.monotonic()))
+        if item.process.is_alive():
             item.process.kill()
-            item.process.wait()
+            item.process.join()

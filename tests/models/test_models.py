@@ -35,12 +35,13 @@ def test_vit_forward_macs_equal_the_closed_formula() -> None:
 
 
 def test_resnet_forward_macs_equal_the_closed_formula() -> None:
-    """Stem at 8x8, then (8,8), (4,4), (2,2) maps: two 3x3 convolutions a block and a 1x1 on the skip."""
+    """Stem at 8x8, then (8,8), (4,4), (2,2) maps: two 3x3 convolutions a block, a 1x1 on the skip where it shrinks."""
     macs = 64 * 9 * 1 * 8
     channels_in = 8
     for size, channels in ((8, 8), (4, 24), (2, 40)):
         positions = size * size
-        macs += positions * (9 * channels_in * channels + 9 * channels * channels + channels_in * channels)
+        skip = channels_in * channels if channels != channels_in else 0
+        macs += positions * (9 * channels_in * channels + 9 * channels * channels + skip)
         channels_in = channels
     assert count(model_config("resnet_pocket"), 10, 1).forward_macs_per_image == macs + 40 * 10
 
