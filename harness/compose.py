@@ -1,7 +1,9 @@
 """Hydra's composition as a function: overrides in, one typed configuration out, mistakes as readable errors."""
 
 import re
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -31,7 +33,7 @@ def compose_raw(overrides: list[str], config_dir: Path | None = None) -> DictCon
     try:
         with initialize_config_dir(config_dir=str(root), version_base="1.3", job_name="harness"):
             return hydra_compose("train", overrides=overrides)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(explain(error, overrides, root)) from error
 
 
@@ -57,7 +59,7 @@ def explain(error: Exception, overrides: list[str], root: Path) -> str:
         key = match.group(1)
         cause = _first_line(error.__cause__) if error.__cause__ else message
         if "not in" in cause or "Could not override" in cause:
-            known = _keys(OmegaConf.structured(TrainConfig))
+            known = _keys(TrainConfig)
             leaf = near_matches(key, known)
             return f"{key}: unknown configuration key.{leaf}"
         return f"{_override_of(key, overrides)}: {cause}"
@@ -70,17 +72,14 @@ def explain(error: Exception, overrides: list[str], root: Path) -> str:
     return message if not cause or cause in message else f"{message}: {cause}"
 
 
-def _keys(node: DictConfig, prefix: str = "") -> list[str]:
+def _keys(schema: type, prefix: str = "") -> list[str]:
+    """Every key of a configuration dataclass in dotted form, those of optional parts too."""
     found = []
-    for key in node:
-        name = f"{prefix}{key!s}"
-        found.append(name)
-        if (
-            not OmegaConf.is_missing(node, key)
-            and isinstance(node._get_node(key), DictConfig)
-            and node[key] is not None
-        ):
-            found += _keys(node[key], f"{name}.")
+    for name, kind in get_type_hints(schema).items():
+        found.append(f"{prefix}{name}")
+        for part in (kind, *get_args(kind)):  # X, or X | None
+            if is_dataclass(part) and isinstance(part, type):
+                found += _keys(part, f"{prefix}{name}.")
     return found
 
 

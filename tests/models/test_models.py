@@ -89,7 +89,7 @@ def test_initialisation_is_a_function_of_the_seed(name: str) -> None:
 def test_vit_kernels_start_as_in_the_authors_code() -> None:
     """Xavier-uniform a matrix: |w| <= sqrt(6 / (fan in + fan out)), query, key and value apart."""
     torch.manual_seed(0)
-    block = build_model(model_config("vit_pocket"), 7, 1).blocks[0]  # type: ignore[index]
+    block = build_model(model_config("vit_pocket"), 7, 1).requires_grad_(False).blocks[0]  # type: ignore[index]
     kernels = [*block.attn.qkv.weight.chunk(3), block.attn.proj.weight, block.mlp.fc1.weight, block.mlp.fc2.weight]
     for kernel in kernels:
         bound = (6 / sum(kernel.shape)) ** 0.5

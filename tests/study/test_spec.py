@@ -38,7 +38,7 @@ def test_narrowing_keeps_what_is_named_and_hands_back_the_rest(tmp_path: Path) -
     kept, others = spec.narrow(cells, ["model=a,c", "subset=1k", "recipe.batch_size=8"])
     assert {(cell.model, cell.seed) for cell in kept} == {("a", 0), ("a", 1), ("c", 0)}
     assert others == ["recipe.batch_size=8"]
-    with pytest.raises(ConfigError, match=r"subset=3k.*1k, 2k"):
+    with pytest.raises(ConfigError, match=r"subset=3k.*(1k, 2k|2k, 1k)"):
         spec.narrow(cells, ["subset=3k"])
 
 
