@@ -106,7 +106,7 @@ TABLES: dict[str, dict[str, Column]] = {"runs": RUNS, "transfer": TRANSFER, "cur
 
 def markdown() -> str:
     """The tables' documentation as Markdown."""
-    lines = []
+    lines = ["# Results tables", "", (__doc__ or "").strip(), ""]
     for table, columns in TABLES.items():
         lines += [f"## {table}", "", "| column | type | meaning |", "|---|---|---|"]
         for name, column in columns.items():
