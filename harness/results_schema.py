@@ -110,10 +110,11 @@ def markdown() -> str:
     for table, columns in TABLES.items():
         lines += [f"## {table}", "", "| column | type | meaning |", "|---|---|---|"]
         for name, column in columns.items():
+            meaning = column.meaning.replace("|", "\\|")
             notes = ("" if column.required else "; may be empty") + (
                 "; may differ between equal runs" if column.volatile else ""
             )
-            lines.append(f"| `{name}` | {column.kind} | {column.meaning}{notes} |")
+            lines.append(f"| `{name}` | {column.kind} | {meaning}{notes} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from harness.cell import study_folder
@@ -12,6 +11,7 @@ from harness.errors import ConfigError
 from harness.paths import runs_root
 from harness.run_folder import write_json
 from harness.study import collect, spec
+from harness.study.console import wide_console
 from harness.study.status import remaining_seconds, study_states, unplanned
 
 NOT_AXES_WARNING = "status, results and report read what `harness run` left; of overrides they take data=NAME alone"
@@ -198,11 +198,6 @@ def instance_folder(name: str, overrides: list[str]) -> Path:
         return study_folder(runs_root(), study_name(name), spec.load(name).data)
     spec.find(name)  # raises, with near matches
     return folder
-
-
-def wide_console() -> Console:
-    """The terminal; a file or pipe gets lines wide enough for whole tables."""
-    return Console() if Console().is_terminal else Console(width=160)
 
 
 def print_skipped(skipped: list[dict[str, Any]]) -> None:

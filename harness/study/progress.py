@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from harness.cell import Cell
 from harness.run_folder import read_status
+from harness.study.console import wide_console
 from harness.study.plan import Plan
 from harness.study.status import remaining_seconds, study_states
 
@@ -24,7 +24,7 @@ class Reporter:
         self._plan = plan
         self._total = len(plan.selected)
         self._already = already_finished
-        self._console = Console()
+        self._console = wide_console()
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
         self._last_line = 0.0
         self._announced: set[str] = set()
@@ -58,7 +58,7 @@ class Reporter:
     def _announcement(self, run_id: str, failed: dict[str, str]) -> str:
         done = len(self._already) + len(self._announced)
         if run_id in failed:
-            return f"[{done}/{self._total}] [red]failed[/red]   {run_id}  {failed[run_id].splitlines()[0]}"
+            return f"\\[{done}/{self._total}] [red]failed[/red]   {run_id}  {failed[run_id].splitlines()[0]}"
         status = read_status(self._plan.folder / run_id)
         return f"\\[{done}/{self._total}] finished {run_id}  (attempt {status.get('attempt')})"
 
