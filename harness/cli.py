@@ -110,7 +110,7 @@ def add_data(commands: "Commands") -> None:
 
 
 def add_study_commands(commands: "Commands") -> None:
-    """harness plan|run|status"""
+    """harness plan|run|calibrate|status"""
     plan = commands.add_parser("plan", help="what a study will cost; nothing is started")
     add_study_arguments(plan)
     plan.add_argument("--csv", action="store_true")
@@ -120,6 +120,10 @@ def add_study_commands(commands: "Commands") -> None:
     run = commands.add_parser("run", help="start what is not finished; the same command resumes")
     add_study_arguments(run)
     run.set_defaults(action=study_run)
+
+    calibrate = commands.add_parser("calibrate", help="time a few real steps of each model on this machine, for plan")
+    add_study_arguments(calibrate)
+    calibrate.set_defaults(action=study_calibrate)
 
     status = commands.add_parser("status", help="finished, running, waiting, failed")
     add_study_arguments(status)
@@ -195,6 +199,12 @@ def study_run(options: argparse.Namespace) -> int:
     from harness.study.commands import run_command
 
     return run_command(options.study, options.overrides)
+
+
+def study_calibrate(options: argparse.Namespace) -> int:
+    from harness.study.commands import calibrate_command
+
+    return calibrate_command(options.study, options.overrides)
 
 
 def study_status(options: argparse.Namespace) -> int:

@@ -131,6 +131,14 @@ class LauncherConfig:
 
 
 @dataclass
+class BudgetConfig:
+    """What `harness run` may spend on the runs that are not finished; it refuses before the first step."""
+
+    exaflops: float | None = None
+    device_days: float | None = None
+
+
+@dataclass
 class TrainConfig:
     """One cell of a study: everything that `harness train` needs."""
 
@@ -140,6 +148,7 @@ class TrainConfig:
     transfer: TransferConfig = field(default_factory=TransferConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
     subset: str = MISSING  # size of the nested training subset
     draw: int = 0  # which window of that size
     seed: int = 0  # initialisation, order, dropout

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from harness.cell import study_folder
+from harness.config import DeviceConfig
 from harness.errors import ConfigError
 from harness.paths import runs_root
 from harness.run_folder import write_json
@@ -50,15 +51,38 @@ def plan_command(name: str, overrides: list[str], as_csv: bool, as_json: bool) -
             f"{row['cost']:.2f} {row['currency']}",
         )
     console.print(table)
-    device = plan.cells[0].config.device
-    seconds = sum(row["device_seconds"] for row in rows)
-    console.print(
-        f"{len(rows)} runs, {sum(row['exaflops'] for row in rows):.3g} exaFLOPs, {duration(seconds)} of one device "
-        f"({device.name}, {100 * device.utilisation:.0f} % of its peak assumed), "
-        f"{sum(row['cost'] for row in rows):.2f} {device.currency}",
-        highlight=False,
-    )
+    console.print(totals(rows, plan.cells[0].config.device), highlight=False)
     print_skipped(plan.skipped)
+    return 0
+
+
+def totals(rows: list[dict[str, Any]], device: DeviceConfig) -> str:
+    """The plan in one line, with what its times rest on."""
+    seconds = sum(row["device_seconds"] for row in rows)
+    measured = sum(row["time_basis"] == "measured" for row in rows)
+    basis = f"{measured} of {len(rows)} times measured by `harness calibrate`"
+    if measured < len(rows):
+        basis += f", others from {100 * device.utilisation:.0f} % of the peak of {device.name}"
+    return (
+        f"{len(rows)} runs ({sum(row['finished'] for row in rows)} finished), "
+        f"{sum(row['exaflops'] for row in rows):.3g} exaFLOPs, {duration(seconds)} of one device ({basis}), "
+        f"{sum(row['cost'] for row in rows):.2f} {device.currency}, "
+        f"{sum(row['checkpoint_bytes'] for row in rows) / 1e6:,.1f} MB of checkpoints"
+    )
+
+
+def calibrate_command(name: str, overrides: list[str]) -> int:
+    """Time a few steps of each model of a study on this machine; `plan` uses what is found."""
+    from harness.study import calibrate
+    from harness.study import plan as planning
+
+    plan = planning.make(name, overrides)
+    slots = planning.slots_of(plan.cells[0].config.launcher)
+    print(f"timing each model, {slots} side by side, about {calibrate.SECONDS_A_MODEL:.0f} s each …")
+    for cell, speed in calibrate.calibrate(plan.selected, plan.dataset.channels, slots, runs_root()):
+        flops = speed * cell.cost.training_flops_per_image
+        print(f"  {cell.config.model.name:20s} {speed:10,.0f} images/s  {flops / 1e9:8.1f} GFLOP/s a run")
+    print(calibrate.calibration_path(runs_root()))
     return 0
 
 
@@ -68,6 +92,7 @@ def run_command(name: str, overrides: list[str]) -> int:
     from harness.study import plan as planning
 
     plan = planning.make(name, overrides)
+    planning.check_budget(plan)
     plan.folder.mkdir(parents=True, exist_ok=True)
     planning.record(plan)
     print_skipped(plan.skipped)

@@ -15,7 +15,7 @@ from pathlib import Path
 from harness.cell import Cell
 from harness.experiment import EXIT_BUSY, execute_logged, is_complete, submit
 from harness.run_folder import read_status, write_status
-from harness.study.plan import Plan
+from harness.study.plan import Plan, slots_of
 from harness.study.progress import Reporter
 
 STOP_GRACE_SECONDS = 10.0
@@ -50,7 +50,7 @@ class Running:
 def run(plan: Plan) -> Outcome:
     """Train every selected cell that is not finished, `slots` at a time; returns when none is left."""
     launcher = plan.selected[0].config.launcher if plan.selected else plan.cells[0].config.launcher
-    slots = launcher.slots or max(1, (os.cpu_count() or 1) // launcher.threads)
+    slots = slots_of(launcher)
     outcome = Outcome()
     waiting: list[Cell] = []
     for cell in plan.selected:

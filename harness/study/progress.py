@@ -1,6 +1,5 @@
 """What a person sees while a study runs: a live line on a terminal, a plain line now and then elsewhere."""
 
-import os
 import time
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +10,7 @@ from rich.table import Table
 from harness.cell import Cell
 from harness.run_folder import read_status
 from harness.study.console import wide_console
-from harness.study.plan import Plan
+from harness.study.plan import Plan, slots_of
 from harness.study.status import remaining_seconds, study_states
 
 PLAIN_LINE_SECONDS = 10.0
@@ -28,8 +27,7 @@ class Reporter:
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
         self._last_line = 0.0
         self._announced: set[str] = set()
-        launcher = plan.cells[0].config.launcher
-        self._slots = launcher.slots or max(1, (os.cpu_count() or 1) // launcher.threads)
+        self._slots = slots_of(plan.cells[0].config.launcher)
         self._horizons = {cell.run_id: cell.horizon_samples for cell in plan.cells}
 
     def __enter__(self) -> "Reporter":

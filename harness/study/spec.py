@@ -31,6 +31,7 @@ class CellBlock:
     model: list[str] = MISSING
     subset: list[str] = MISSING
     seed: list[int] = MISSING
+    recipe: str | None = None  # where it is not the study's
 
 
 @dataclass
@@ -59,6 +60,7 @@ class Coordinates:
     model: str
     subset: str
     seed: int
+    recipe: str
 
 
 def find(name: str) -> Path:
@@ -99,7 +101,7 @@ def load(name: str) -> Study:
 def coordinates(study: Study) -> list[Coordinates]:
     """Every cell, in the file's order. Raises ConfigError when two blocks name the same cell."""
     cells = [
-        Coordinates(model, subset, seed)
+        Coordinates(model, subset, seed, block.recipe or study.recipe)
         for block in study.cells
         for model, subset, seed in product(block.model, block.subset, block.seed)
     ]

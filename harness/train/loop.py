@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from harness.config import RecipeConfig
-from harness.data.loader import Batch, eval_batches, train_batches
+from harness.data.loader import eval_batches, train_batches
 from harness.data.manifest import Dataset
 from harness.data.subset import Window
 from harness.errors import HarnessError
@@ -26,6 +25,7 @@ from harness.train import checkpoint
 from harness.train.early_stop import is_better
 from harness.train.evaluate import EVAL_BATCH_SIZE, Score, evaluate, to_input
 from harness.train.optim import build_optimizer, learning_rate, set_learning_rate, total_steps
+from harness.train.step import training_step
 
 LOG_ROWS = 100  # rows of training loss along the horizon
 HEARTBEAT_SECONDS = 1.0
@@ -103,7 +103,10 @@ def train(job: TrainJob) -> Progress:
         torch.manual_seed(step_seed(job.seed, step))  # dropout of this step, whenever it is taken
         rate = learning_rate(progress.samples_seen, recipe, horizon_samples)
         set_learning_rate(optimizer, rate)
-        loss_sum += training_step(model, optimizer, next(batches), job)
+        batch = next(batches)
+        images = to_input(batch.images, job.device)
+        labels = batch.labels.to(job.device, non_blocking=True)
+        loss_sum += training_step(model, optimizer, images, labels, recipe, job.precision)
         progress.samples_seen += batch_size
         since_log += 1
         if clock.heartbeat_due():
@@ -130,20 +133,6 @@ def train(job: TrainJob) -> Progress:
             job.heartbeat(**clock.report(progress, horizon_samples))
         clock.start_steps()
     return progress
-
-
-def training_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, job: TrainJob) -> torch.Tensor:
-    """One optimiser step on one batch; returns the mean loss (0-d tensor on the device)."""
-    images, labels = to_input(batch.images, job.device), batch.labels.to(job.device, non_blocking=True)
-    with torch.autocast(job.device.type, torch.bfloat16, enabled=job.precision == "bf16"):
-        logits = model(images)
-    loss = F.cross_entropy(logits.float(), labels, label_smoothing=job.recipe.label_smoothing)
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    if job.recipe.clip_norm is not None:
-        nn.utils.clip_grad_norm_(model.parameters(), job.recipe.clip_norm)
-    optimizer.step()
-    return loss.detach()
 
 
 def evaluate_and_keep_best(job: TrainJob, progress: Progress) -> list[dict[str, Any]]:

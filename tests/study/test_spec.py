@@ -29,8 +29,8 @@ def test_the_grid_is_the_product_and_blocks_add(tmp_path: Path) -> None:
     study = spec.load(written(tmp_path, GOOD))
     cells = spec.coordinates(study)
     assert len(cells) == 2 * 2 * 2 + 1
-    assert cells[0] == spec.Coordinates("a", "1k", 0)
-    assert cells[-1] == spec.Coordinates("c", "1k", 0)
+    assert cells[0] == spec.Coordinates("a", "1k", 0, "pocket")
+    assert cells[-1] == spec.Coordinates("c", "1k", 0, "pocket")
 
 
 def test_narrowing_keeps_what_is_named_and_hands_back_the_rest(tmp_path: Path) -> None:
