@@ -13,7 +13,9 @@ Every conversion of an odd image has a name, so that the packer can count it.
 """
 
 import io
+import struct
 import warnings
+import zlib
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -158,3 +160,19 @@ def encode(image: Image.Image, codec: str, quality: int) -> tuple[bytes, str]:
         return buffer.getvalue(), "png"
     image.save(buffer, "JPEG" if codec == "jpeg" else "WEBP", quality=quality)
     return buffer.getvalue(), "jpg" if codec == "jpeg" else "webp"
+
+
+def png_bytes(pixels: np.ndarray) -> bytes:
+    """uint8 (H, W) or (H, W, 3) as PNG, without filters: several times faster than Pillow's encoder on small images.
+
+    PNG (Portable Network Graphics) Specification, W3C: signature, IHDR, IDAT, IEND.
+    """
+    height, width = pixels.shape[:2]
+    colour = 0 if pixels.ndim == 2 else 2
+    lines = np.zeros((height, 1 + pixels.nbytes // height), np.uint8)  # a line begins with its filter: 0, none
+    lines[:, 1:] = pixels.reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 1)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big") for kind, data in chunks
+    )
