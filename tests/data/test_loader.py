@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from harness.data import loader
+from harness.data import cache
 from harness.data.loader import Batch, distinct_origins, eval_batches, train_batches
 from harness.data.manifest import Dataset
 from harness.data.order import batch as order_batch
+from harness.data.pixels import Pixels
 from harness.data.subset import window
 from harness.errors import DatasetError
 
@@ -41,8 +42,8 @@ def test_starting_later_is_the_same_sequence_from_there(tiny: Dataset) -> None:
 @pytest.mark.parametrize("workers", [0, 1, 4])
 def test_worker_processes_change_no_sample(tiny: Dataset, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     cached = take(tiny, 12)
-    monkeypatch.setattr(loader, "CACHE_LIMIT_BYTES", 0)
-    assert isinstance(loader.open_pixels(tiny, "train", 16, 1), loader.Pixels)
+    monkeypatch.setattr(cache, "CACHE_LIMIT_BYTES", 0)
+    assert isinstance(cache.open_pixels(tiny, "train", 16, 1), Pixels)
     for one, other in zip(cached, take(tiny, 12, workers=workers), strict=True):
         assert torch.equal(one.images, other.images)
         assert torch.equal(one.labels, other.labels)
@@ -59,7 +60,7 @@ def test_evaluation_counts_every_sample_once_and_masks_the_padding(tiny: Dataset
 
 
 def test_images_and_labels_are_those_of_the_shards(tiny: Dataset) -> None:
-    pixels = loader.Pixels(tiny, "train", 16, 1)
+    pixels = Pixels(tiny, "train", 16, 1)
     labels = tiny.index("train")["label"]
     for batch in take(tiny, 3):
         for image, label, position in zip(batch.images, batch.labels, batch.ids, strict=True):
@@ -80,9 +81,8 @@ def test_a_label_that_is_no_class_names_shard_and_key(tiny: Dataset, monkeypatch
         next(eval_batches(tiny, "val", batch_size=8, **SIZE))
 
 
-def test_a_damaged_sample_names_shard_and_key(tiny: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "decode", loader.decode)
-    pixels = loader.Pixels(tiny, "val", 16, 1)
+def test_a_damaged_sample_names_shard_and_key(tiny: Dataset, tmp_path: Path) -> None:
+    pixels = Pixels(tiny, "val", 16, 1)
     broken = (tiny.folder / "val-000000.tar").read_bytes()
     row = pixels.index[4]
     start = int(row["offset"])

@@ -6,6 +6,7 @@ other images of the training faces. The original behind an image is its outline:
 more of, and the report counts them.
 """
 
+import ctypes
 import hashlib
 import unicodedata
 from collections import Counter
@@ -134,9 +135,17 @@ def read_outlines(font: freetype.Face, characters: list[str]) -> dict[str, bytes
         font.load_char(char, freetype.FT_LOAD_NO_SCALE)
         outline = font.glyph.outline
         if outline.n_points > 0:
-            text = repr((outline.points, list(outline.tags), outline.contours))
-            outlines[char] = hashlib.sha256(text.encode()).digest()
+            outlines[char] = outline_digest(outline)
     return outlines
+
+
+def outline_digest(outline: freetype.Outline) -> bytes:
+    """sha256 over points, tags and contours. Read from memory: freetype-py's lists take longer than all the rest."""
+    raw = outline._FT_Outline
+    points = ctypes.string_at(raw.points, ctypes.sizeof(raw.points._type_) * raw.n_points)
+    wide = np.frombuffer(points, ctypes.c_long).astype("<i8")  # a long has 4 or 8 bytes
+    parts = (wide.tobytes(), ctypes.string_at(raw.tags, raw.n_points), repr(outline.contours).encode())
+    return hashlib.sha256(b"|".join(parts)).digest()
 
 
 def shared_characters(faces: list[Face], cfg: DataConfig) -> list[str]:
@@ -210,7 +219,7 @@ class Bank:
         """The glyph as a grey image of BANK_PIXELS squared, ink 255; rendered at first use."""
         if self._bitmaps is None:
             self._bitmaps = np.stack([render_face(path, [m[0] for m in self.classes]) for path in self._files])
-        return Image.fromarray(self._bitmaps[face, label])
+        return Image.frombuffer("L", (BANK_PIXELS, BANK_PIXELS), self._bitmaps[face, label], "raw", "L", 0, 1)
 
 
 def render_face(path: Path, characters: list[str]) -> np.ndarray:
@@ -239,7 +248,9 @@ def render_face(path: Path, characters: list[str]) -> np.ndarray:
 def paste(canvas: np.ndarray, glyph: freetype.GlyphSlot, baseline: int) -> None:
     """Put a rendered glyph on the canvas, centred sideways, on the baseline; what sticks out is cut."""
     bitmap = glyph.bitmap
-    ink = np.array(bitmap.buffer, np.uint8).reshape(bitmap.rows, -1)[:, : bitmap.width]
+    # freetype-py's own `buffer` builds a Python list, a number a pixel
+    content = ctypes.string_at(bitmap._FT_Bitmap.buffer, bitmap.rows * bitmap.pitch) if bitmap.rows else b""
+    ink = np.frombuffer(content, np.uint8).reshape(bitmap.rows, bitmap.pitch)[:, : bitmap.width]
     top, left = baseline - glyph.bitmap_top, (BANK_PIXELS - bitmap.width) // 2
     y, x = max(0, top), max(0, left)
     bottom, right = min(BANK_PIXELS, top + bitmap.rows), min(BANK_PIXELS, left + bitmap.width)
