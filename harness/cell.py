@@ -5,7 +5,6 @@ Not hashed: paths, devices, hosts, launchers. A transfer protocol has a hash of 
 """
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.config import TrainConfig
@@ -95,8 +94,3 @@ def readable_size(samples: int) -> str:
         if samples >= factor and samples % factor == 0:
             return f"{samples // factor}{unit}"
     return str(samples)
-
-
-def study_folder(root: Path, study: str, dataset_name: str) -> Path:
-    """`<root>/<study>@<dataset>`: one instance of a study."""
-    return root / f"{study}@{dataset_name}"

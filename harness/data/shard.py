@@ -19,7 +19,6 @@ from harness.data.manifest import INDEX
 from harness.data.sources import SourceSplit
 from harness.run_folder import read_json, write_atomic, write_json
 
-
 LONGEST_NAME = 100  # bytes, in the name field of a header
 
 

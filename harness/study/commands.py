@@ -6,11 +6,10 @@ from typing import Any
 
 from rich.table import Table
 
-from harness.cell import study_folder
 from harness.config import DeviceConfig
 from harness.errors import ConfigError
 from harness.paths import runs_root
-from harness.run_folder import write_json
+from harness.run_folder import study_folder, write_json
 from harness.study import collect, spec
 from harness.study.console import wide_console
 from harness.study.status import remaining_seconds, study_states, unplanned

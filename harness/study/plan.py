@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.cell import Cell, resolve, study_folder
+from harness.cell import Cell, resolve
 from harness.compose import compose
 from harness.config import LauncherConfig, TrainConfig
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
@@ -13,7 +13,7 @@ from harness.data.subset import parse_size
 from harness.errors import ConfigError
 from harness.experiment import is_complete
 from harness.paths import data_root, runs_root
-from harness.run_folder import write_json
+from harness.run_folder import study_folder, write_json
 from harness.study import spec
 from harness.study.calibrate import calibration_key
 from harness.study.calibrate import read as read_calibration
