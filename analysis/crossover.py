@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 POINTS = 100.0  # percentage points in a fraction of 1
 
@@ -85,7 +85,7 @@ def compare(scores: pd.DataFrame, first: str, second: str, rules: Rules) -> Comp
     used = differences[differences["size"].isin(used_sizes)]
     variance, freedom = pooled_variance(used)  # sizes at chance vary little and would flatter the intervals
     enough = freedom >= rules.min_degrees_of_freedom
-    quantile = float(stats.t.ppf(0.5 + rules.confidence / 2, freedom)) if enough else math.nan
+    quantile = float(stdtrit(freedom, 0.5 + rules.confidence / 2)) if enough else math.nan
     gaps = [
         Gap(
             size=int(part["size"].iloc[0]),

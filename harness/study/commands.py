@@ -207,19 +207,17 @@ def is_shipped(study: str) -> bool:
 
 def instance_folder(name: str, overrides: list[str]) -> Path:
     """The folder of a study's instance: `data=` names another one than the study's own."""
-    from harness.study.plan import study_name
-
     data = None
     for override in overrides:
         key, _, value = override.partition("=")
         if key not in ("data", "data.name"):
             raise ConfigError(f"{override}: {NOT_AXES_WARNING}")
         data = value
-    folder = study_folder(runs_root(), study_name(name), data or "")
+    folder = study_folder(runs_root(), spec.study_name(name), data or "")
     if data is not None:
         return folder
     if is_shipped(name):
-        return study_folder(runs_root(), study_name(name), spec.load(name).data)
+        return study_folder(runs_root(), spec.study_name(name), spec.load(name).data)
     spec.find(name)  # raises, with near matches
     return folder
 

@@ -37,11 +37,6 @@ class Plan:
     folder: Path
 
 
-def study_name(text: str) -> str:
-    """'sweeps/mine.yaml' and 'mine' are the study `mine`."""
-    return Path(text).stem if text.endswith((".yaml", ".yml")) else text
-
-
 def make(name: str, overrides: list[str]) -> Plan:
     """Compose and resolve every cell; each combination of model and options is composed once, not once a cell.
 
@@ -69,19 +64,19 @@ def make(name: str, overrides: list[str]) -> Plan:
             subset=cell.subset,
             seed=cell.seed,
             draw=spec.draw_of(study, cell),
-            study=study_name(name),
+            study=spec.study_name(name),
         )
         cells[cell] = resolve(config, dataset)
     if not cells:
         raise ConfigError(f"{name}: every subset is larger than {dataset.name} ({available:,} training images)")
     return Plan(
-        name=study_name(name),
+        name=spec.study_name(name),
         study=study,
         dataset=dataset,
         cells=list(cells.values()),
         selected=[cells[cell] for cell in wanted_coordinates if cell in cells],
         skipped=[{"subset": size, "reason": reason} for size, reason in skipped.items()],
-        folder=study_folder(runs_root(), study_name(name), dataset.name),
+        folder=study_folder(runs_root(), spec.study_name(name), dataset.name),
     )
 
 

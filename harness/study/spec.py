@@ -77,6 +77,11 @@ def find(name: str) -> Path:
     return path
 
 
+def study_name(text: str) -> str:
+    """'sweeps/mine.yaml' and 'mine' are the study `mine`."""
+    return Path(text).stem if text.endswith((".yaml", ".yml")) else text
+
+
 def load(name: str) -> Study:
     """Read and check a study file. Raises ConfigError naming the file and the field at fault."""
     path = find(name)
