@@ -13,7 +13,7 @@ from harness.data.subset import Window, parse_size, window
 from harness.models.compute import Cost, count
 from harness.models.precision import resolve as resolve_precision
 from harness.run_folder import identity_hash, run_id
-from harness.train.optim import learning_rate, total_steps
+from harness.train.schedule import learning_rate, total_steps
 
 FORMAT_VERSION = 1  # of the identity; a new number makes every run new
 

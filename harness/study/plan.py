@@ -11,12 +11,12 @@ from harness.config import LauncherConfig, TrainConfig
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
 from harness.data.subset import parse_size
 from harness.errors import ConfigError
-from harness.experiment import is_complete
 from harness.paths import data_root, runs_root
 from harness.run_folder import study_folder, write_json
 from harness.study import spec
 from harness.study.calibrate import calibration_key
 from harness.study.calibrate import read as read_calibration
+from harness.submission import is_complete
 
 Calibration = dict[str, dict[str, Any]]
 

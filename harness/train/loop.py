@@ -24,7 +24,8 @@ from harness.run_folder import append_metrics, rewind_metrics
 from harness.train import checkpoint
 from harness.train.early_stop import is_better
 from harness.train.evaluate import EVAL_BATCH_SIZE, Score, evaluate, to_input
-from harness.train.optim import build_optimizer, learning_rate, set_learning_rate, total_steps
+from harness.train.optim import build_optimizer, set_learning_rate
+from harness.train.schedule import learning_rate, total_steps
 from harness.train.step import training_step
 
 LOG_ROWS = 100  # rows of training loss along the horizon

@@ -11,7 +11,8 @@ from torch import nn
 from harness.config import RecipeConfig
 from harness.errors import ConfigError
 from harness.train.loop import milestones, step_seed
-from harness.train.optim import build_optimizer, learning_rate, total_steps
+from harness.train.optim import build_optimizer
+from harness.train.schedule import learning_rate, total_steps
 
 RECIPE = RecipeConfig(
     name="t", source="test", samples_seen="10k", batch_size=100, learning_rate=1.0, weight_decay=0.1, warmup="10%"
