@@ -52,6 +52,8 @@ def write_shards(
     """Write shards in parallel, showing how many images are done. Raises DatasetError when a worker is killed."""
     global _job
     _job = (source, folder, records)
+    if tasks:
+        source.warm()
     try:
         show(run_tasks(write_one, tasks, workers), sum(task.stop - task.start for task in tasks), progress)
     except BrokenProcessPool as error:

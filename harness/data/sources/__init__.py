@@ -41,6 +41,9 @@ class Source:
     splits: dict[str, SourceSplit]
     fingerprint: str
     notes: dict[str, Any] = field(default_factory=dict)
+    warm: Callable[[], object] = lambda: (
+        None
+    )  # called once before worker processes are forked: they share what it makes
 
 
 class Reader(NamedTuple):
