@@ -118,10 +118,14 @@ def paired_differences(scores: pd.DataFrame, first: str, second: str) -> pd.Data
 
 
 def sizes_above_chance(scores: pd.DataFrame, first: str, second: str, times: float) -> set[int]:
-    """Sizes at which both models' mean accuracy is at least `times` chance; below that order is noise."""
+    """Sizes at which both models' mean accuracy is at least `times` chance; below that order is noise.
+
+    With so few classes that `times` chance is out of reach, half-way from chance to 1 takes its place.
+    """
     pair = scores[scores["model"].isin([first, second])]
     means = pair.groupby(["subset_samples", "model"])[["value", "chance"]].mean().reset_index()
-    good = means[means["value"] >= times * means["chance"]]
+    threshold = np.minimum(times * means["chance"], (1 + means["chance"]) / 2)
+    good = means[means["value"] >= threshold]
     counts = good.groupby("subset_samples")["model"].nunique()
     return {int(size) for size in counts[counts == 2].index}
 

@@ -68,7 +68,10 @@ def make(name: str, overrides: list[str]) -> Plan:
         )
         cells[cell] = resolve(config, dataset)
     if not cells:
-        raise ConfigError(f"{name}: every subset is larger than {dataset.name} ({available:,} training images)")
+        raise ConfigError(
+            f"{name}: every subset is larger than {dataset.name} ({available:,} training images); copy the study file, "
+            "name sizes of your own in it (subset: [10%, 30%, 100%]) and give its path in place of the name"
+        )
     return Plan(
         name=spec.study_name(name),
         study=study,

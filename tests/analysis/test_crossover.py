@@ -124,6 +124,13 @@ def test_a_size_near_chance_is_shown_and_not_used() -> None:
     assert comparison.degrees_of_freedom == 2
 
 
+@pytest.mark.parametrize("num_classes, threshold", [(2, 0.75), (4, 0.625), (10, 0.5), (100, 0.05)])
+def test_the_threshold_stays_in_reach_with_few_classes(num_classes: int, threshold: float) -> None:
+    for value, used in ((threshold + 1e-6, True), (threshold - 1e-6, False)):
+        scored = table({("vit", 1000): [value], ("resnet", 1000): [value]}, num_classes)
+        assert compare(scored, "vit", "resnet", RULES).gaps[0].used is used
+
+
 def test_only_paired_seeds_count() -> None:
     values = BY_HAND | {("vit", 1000): [0.50, 0.54, 0.99]}
     comparison = compare(table(values), "vit", "resnet", Rules(min_degrees_of_freedom=2))

@@ -48,7 +48,7 @@ def test_one_seed_is_inconclusive_for_want_of_degrees_of_freedom() -> None:
 
 
 def test_everything_near_chance_is_inconclusive_for_want_of_sizes() -> None:
-    result = verdict(linear_gap(6.0, 10_000), num_classes=3)
+    result = verdict(linear_gap(6.0, 10_000), num_classes=2)
     assert result.outcome == "inconclusive"
     assert "no size" in result.sentence
     assert "clear of chance" in result.would_decide
