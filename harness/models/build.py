@@ -1,0 +1,166 @@
+"""Names and numbers to timm modules: ViT, BiT-style ResNet, hybrid, or any classifier of timm.
+
+`harness.models.check.check_model` says what is impossible before anything is built. The modules are timm's
+own classes with timm's parameter names, so checkpoints, feature extraction and position-embedding resizing
+from timm work on them. Every model has `forward_features(x)` and `forward_head(x, pre_logits=True)`.
+"""
+
+from functools import partial
+
+import timm
+import torch
+from timm.layers import GroupNormAct, HybridEmbed, StdConv2d, StdConv2dSame
+from timm.models.resnetv2 import ResNetV2
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from harness.config import ModelConfig, ResNetConfig
+from harness.models.check import check_model
+from harness.models.initialise import PretrainHead, initialise_vit, zero_head
+
+_ACTIVATIONS = {"gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, approximate="tanh")}
+
+
+def build_model(
+    cfg: ModelConfig,
+    num_classes: int,
+    channels: int,
+    device: str = "cpu",
+    attention: str = "fused",
+) -> nn.Module:
+    """The module of `cfg`, freshly initialised from torch's global generator (`torch.manual_seed`).
+
+    Takes images (B, channels, image_size, image_size), gives logits (B, num_classes).
+
+    Args:
+        cfg: one file of conf/model.
+        num_classes: outputs of the head; 0 leaves the head out (features of shape (B, D)).
+        channels: of the images, 1 or 3.
+        device: 'meta' allocates no weights and initialises none; 'cpu' otherwise (move the module afterwards,
+            so that the initial weights do not depend on the device).
+        attention: 'fused' (torch's scaled_dot_product_attention) or 'unfused' (two matrix products).
+
+    Raises:
+        ConfigError: the fields of `cfg` do not fit together; nothing has been built then.
+    """
+    check_model(cfg)
+    if cfg.timm:
+        model = _build_timm(cfg, num_classes, channels, device)
+    elif cfg.vit is None:
+        model = _build_resnet(cfg, num_classes, channels, device)
+    else:
+        model = _build_vit(cfg, num_classes, channels, device)
+    set_attention(model, attention)
+    return model
+
+
+def pre_logits(model: nn.Module, images: Tensor) -> Tensor:
+    """Features (B, D) of `images` (B, C, H, W): what the last linear layer sees.
+
+    With the paper's pre-training head that is after its hidden tanh layer, as in big_vision's few-shot evaluator.
+    """
+    features = model.forward_head(model.forward_features(images), pre_logits=True)  # type: ignore[operator]
+    head = getattr(model, "head", None)
+    return head.hidden(features) if isinstance(head, PretrainHead) else features
+
+
+def set_attention(model: nn.Module, attention: str) -> None:
+    """Make every attention layer of `model` 'fused' or 'unfused'.
+
+    timm decides this when a layer is built, from a process-wide switch (`timm.layers.set_fused_attn`) and the
+    environment; setting the layers' own attribute leaves that global state alone.
+    """
+    for module in model.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = attention == "fused"
+
+
+def _build_vit(cfg: ModelConfig, num_classes: int, channels: int, device: str) -> nn.Module:
+    """A ViT, or with `cfg.resnet` a hybrid: the ResNet's feature map cut into patches of patch_size (1)."""
+    vit = cfg.vit
+    assert vit is not None
+    options = {}
+    if cfg.resnet is not None:
+        backbone = _resnet(cfg.resnet, 0, channels, device, global_pool="")
+        options["embed_layer"] = partial(HybridEmbed, backbone=backbone)
+    model = VisionTransformer(
+        img_size=cfg.image_size,
+        patch_size=vit.patch_size,
+        in_chans=channels,
+        num_classes=num_classes,
+        embed_dim=vit.width,
+        depth=vit.depth,
+        num_heads=vit.heads,
+        mlp_ratio=vit.mlp_ratio,
+        act_layer=_ACTIVATIONS[vit.activation],
+        # Dropout places of the paper (appendix B.1): after the position embedding and every dense layer but qkv.
+        pos_drop_rate=vit.dropout,
+        proj_drop_rate=vit.dropout,
+        weight_init="" if vit.init == "timm" else "skip",
+        device=device,
+        **options,
+    )
+    if vit.init == "paper":
+        initialise_vit(model)
+    if num_classes and cfg.head == "hidden_tanh":
+        model.head = PretrainHead(vit.width, num_classes, device)
+    zero_head(model.head, cfg.head_bias)
+    return model
+
+
+def _build_resnet(cfg: ModelConfig, num_classes: int, channels: int, device: str) -> nn.Module:
+    assert cfg.resnet is not None
+    model = _resnet(cfg.resnet, num_classes, channels, device, global_pool="avg")
+    zero_head(model.head.fc, cfg.head_bias)
+    return model
+
+
+def _resnet(cfg: ResNetConfig, num_classes: int, channels: int, device: str, global_pool: str) -> ResNetV2:
+    """timm's BiT ResNet; `width_factor` is not used since `channels` holds the widened numbers."""
+    same = cfg.stem == "same"
+    # eps as timm's resnetv2_*_bit and hybrid models
+    convolution = partial(StdConv2dSame if same else StdConv2d, eps=1e-8)
+    norm = partial(GroupNormAct, num_groups=cfg.groups)
+    basic = cfg.block == "basic"
+    model = ResNetV2(
+        layers=list(cfg.layers),
+        channels=tuple(cfg.channels),
+        num_classes=num_classes,
+        in_chans=channels,
+        global_pool=global_pool,
+        output_stride=4 * 2 ** len(cfg.layers),  # never replace a stage's stride by dilation
+        stem_chs=cfg.stem_channels,
+        stem_type="fixed" if cfg.stem == "small" else cfg.stem,
+        preact=cfg.preactivation,
+        basic=basic,
+        bottle_ratio=1.0 if basic else 0.25,  # timm keeps 1/4 for basic blocks unless told
+        norm_layer=norm,
+        conv_layer=convolution,
+        device=device,
+    )
+    if cfg.stem == "small":
+        model.stem = _small_stem(cfg, channels, device)
+        model.stem_feat_idx = 0
+    return model
+
+
+def _small_stem(cfg: ResNetConfig, channels: int, device: str) -> nn.Sequential:
+    """One weight-standardised 3x3 convolution: timm's own stems have stride 4, too much for small images."""
+    stem = nn.Sequential()
+    convolution = StdConv2d(
+        channels, cfg.stem_channels, kernel_size=3, stride=cfg.stem_stride, padding=1, eps=1e-8, device=device
+    )
+    nn.init.kaiming_normal_(
+        convolution.weight, mode="fan_out", nonlinearity="relu"
+    )  # as ResNetV2's convolutions
+    if convolution.bias is not None:
+        nn.init.zeros_(convolution.bias)
+    stem.add_module("conv", convolution)
+    if not cfg.preactivation:
+        stem.add_module("norm", GroupNormAct(cfg.stem_channels, num_groups=cfg.groups, device=device))
+    return stem
+
+
+def _build_timm(cfg: ModelConfig, num_classes: int, channels: int, device: str) -> nn.Module:
+    options = {"num_classes": num_classes, "in_chans": channels, "device": device}
+    return timm.create_model(cfg.name, pretrained=False, **options)
