@@ -6,19 +6,20 @@ from timm work on them. Every model has `forward_features(x)` and `forward_head(
 """
 
 from functools import partial
+from typing import Any
 
 import timm
-import torch
 from timm.layers import GroupNormAct, HybridEmbed, StdConv2d, StdConv2dSame
 from timm.models.resnetv2 import ResNetV2
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from harness.config import ModelConfig, ResNetConfig
+from harness.errors import ConfigError
 from harness.models.check import check_model
 from harness.models.initialise import PretrainHead, initialise_vit, zero_head
 
-_ACTIVATIONS = {"gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, approximate="tanh")}
+_ACTIVATIONS: dict[str, Any] = {"gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, approximate="tanh")}
 
 
 def build_model(
@@ -57,11 +58,11 @@ def build_model(
 def pre_logits(model: nn.Module, images: Tensor) -> Tensor:
     """Features (B, D) of `images` (B, C, H, W): what the last linear layer sees.
 
-    With the paper's pre-training head that is after its hidden tanh layer, as in big_vision's few-shot evaluator.
+    With the paper's pre-training head that is after its hidden tanh layer, as in big_vision's evaluator.
     """
     features = model.forward_head(model.forward_features(images), pre_logits=True)  # type: ignore[operator]
     head = getattr(model, "head", None)
-    return head.hidden(features) if isinstance(head, PretrainHead) else features
+    return head.pre_logits(features) if isinstance(head, PretrainHead) else features
 
 
 def set_attention(model: nn.Module, attention: str) -> None:
@@ -72,18 +73,18 @@ def set_attention(model: nn.Module, attention: str) -> None:
     """
     for module in model.modules():
         if hasattr(module, "fused_attn"):
-            module.fused_attn = attention == "fused"
+            module.__dict__["fused_attn"] = attention == "fused"
 
 
 def _build_vit(cfg: ModelConfig, num_classes: int, channels: int, device: str) -> nn.Module:
     """A ViT, or with `cfg.resnet` a hybrid: the ResNet's feature map cut into patches of patch_size (1)."""
     vit = cfg.vit
     assert vit is not None
-    options = {}
+    options: dict[str, Any] = {}
     if cfg.resnet is not None:
         backbone = _resnet(cfg.resnet, 0, channels, device, global_pool="")
         options["embed_layer"] = partial(HybridEmbed, backbone=backbone)
-    model = VisionTransformer(
+    model: Any = VisionTransformer(
         img_size=cfg.image_size,
         patch_size=vit.patch_size,
         in_chans=channels,
@@ -93,7 +94,7 @@ def _build_vit(cfg: ModelConfig, num_classes: int, channels: int, device: str) -
         num_heads=vit.heads,
         mlp_ratio=vit.mlp_ratio,
         act_layer=_ACTIVATIONS[vit.activation],
-        # Dropout places of the paper (appendix B.1): after the position embedding and every dense layer but qkv.
+        # The paper's dropout places (B.1): after the position embedding and every dense layer but qkv.
         pos_drop_rate=vit.dropout,
         proj_drop_rate=vit.dropout,
         weight_init="" if vit.init == "timm" else "skip",
@@ -162,5 +163,15 @@ def _small_stem(cfg: ResNetConfig, channels: int, device: str) -> nn.Sequential:
 
 
 def _build_timm(cfg: ModelConfig, num_classes: int, channels: int, device: str) -> nn.Module:
-    options = {"num_classes": num_classes, "in_chans": channels, "device": device}
-    return timm.create_model(cfg.name, pretrained=False, **options)
+    """A timm model with its own head and initial weights; the image size where it is fixed when built."""
+    options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels, "device": device}
+    pretrained = timm.get_pretrained_cfg(cfg.name)
+    if pretrained is not None and pretrained.fixed_input_size:
+        options["img_size"] = cfg.image_size
+    try:
+        return timm.create_model(cfg.name, pretrained=False, **options)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"model.name={cfg.name}: timm cannot build it with image_size={cfg.image_size}, "
+            f"{channels} channels and {num_classes} classes: {error}"
+        ) from error

@@ -79,7 +79,7 @@ def _check_vit(name: str, image_size: int, vit: ViTConfig, resnet: ResNetConfig 
     if image_size % stride:
         raise ConfigError(
             f"model {name}: image_size={image_size} is not divisible by {stride}, the stride of the ResNet "
-            f"({total_stride(resnet)}) times vit.patch_size={vit.patch_size}; choose fewer stages or another size."
+            f"({total_stride(resnet)}) times vit.patch_size={vit.patch_size}: fewer stages or another size."
         )
 
 
@@ -112,7 +112,8 @@ def _check_resnet(name: str, cfg: ResNetConfig) -> None:
         if inner % cfg.groups:
             what = "" if inner == width else f" (its bottleneck has {inner})"
             raise ConfigError(
-                f"model {name}: resnet.{field}={width}{what} is not divisible by resnet.groups={cfg.groups} of GroupNorm."
+                f"model {name}: resnet.{field}={width}{what} is not divisible by "
+                f"resnet.groups={cfg.groups}, the groups of GroupNorm."
             )
 
 

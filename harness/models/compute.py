@@ -1,11 +1,11 @@
-"""MACs and FLOPs of a model, counted from the real module on torch's meta device: nothing is allocated or timed.
+"""MACs and FLOPs of a model, counted from the real module on torch's meta device: nothing is allocated.
 
 One multiply-accumulate (MAC) is 2 FLOPs. A training step is forward and backward as executed: the first layer
 needs no input gradient, so a step is a little under 3 forwards. Matrix products and convolutions count;
 normalisation, activations and weight standardisation do not.
 
-The meta device matters: on a CPU, torch's FlopCounterMode scores fused attention as zero (pytorch #195460), and
-on CUDA fused kernels recompute scores in the backward pass, which is then counted.
+The meta device matters: on a CPU, torch's FlopCounterMode scores fused attention as zero (pytorch #195460),
+and on CUDA fused kernels recompute scores in the backward pass, which is then counted.
 """
 
 from collections.abc import Mapping
