@@ -73,7 +73,7 @@ def set_attention(model: nn.Module, attention: str) -> None:
     """
     for module in model.modules():
         if hasattr(module, "fused_attn"):
-            module.__dict__["fused_attn"] = attention == "fused"
+            module.fused_attn = attention == "fused"  # type: ignore[assignment]
 
 
 def _build_vit(cfg: ModelConfig, num_classes: int, channels: int, device: str) -> nn.Module:

@@ -22,7 +22,7 @@ import torch
 
 from harness.config import DeviceConfig, ModelConfig
 from harness.errors import ConfigError
-from harness.models.compute import Cost
+from harness.models.cost import Cost
 
 BF16_MIN_FORWARD_MACS = 500_000  # 1 MFLOP
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.models.build import build_model, pre_logits
-from harness.models.compute import count
+from harness.models.cost import count
 from tests.models.conftest import load_model
 
 POCKET = ("vit_pocket", "resnet_pocket", "hybrid_pocket")
