@@ -115,8 +115,10 @@ class DeviceConfig:
     """conf/device/: what a run is trained on, for the plan and for the precision rule."""
 
     name: str = MISSING
-    kind: str = MISSING  # cpu | cuda
+    kind: str = MISSING  # cpu | cuda | tpu (plans only)
     peak_flops_fp32: float = MISSING  # dense FLOP/s of one device
+    peak_flops_tf32: float | None = None
+    peak_flops_fp16: float | None = None
     peak_flops_bf16: float | None = None
     utilisation: float = MISSING  # stated share of the peak that training reaches, used where nothing is measured
     memory_bytes: float | None = None

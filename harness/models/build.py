@@ -169,9 +169,16 @@ def _build_timm(cfg: ModelConfig, num_classes: int, channels: int, device: str) 
     if pretrained is not None and pretrained.fixed_input_size:
         options["img_size"] = cfg.image_size
     try:
-        return timm.create_model(cfg.name, pretrained=False, **options)
+        model = timm.create_model(cfg.name, pretrained=False, **options)
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"model.name={cfg.name}: timm cannot build it with image_size={cfg.image_size}, "
             f"{channels} channels and {num_classes} classes: {error}"
         ) from error
+    patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
+    if isinstance(patch, tuple) and any(cfg.image_size % side for side in patch):
+        raise ConfigError(
+            f"model.name={cfg.name}: image_size={cfg.image_size} is not divisible by its patch size {patch[0]}; "
+            "timm would cut the rest off."
+        )
+    return model

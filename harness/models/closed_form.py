@@ -120,12 +120,12 @@ def _block(
     if basic:
         tally.convolution(inputs, middle, 3, after)
         tally.convolution(middle, outputs, 3, after)
-        norms = (inputs, middle)
+        norms = [inputs, middle]
     else:
         tally.convolution(inputs, middle, 1, size)
         tally.convolution(middle, middle, 3, after)
         tally.convolution(middle, outputs, 1, after)
-        norms = (inputs, middle, middle) if cfg.preactivation else (middle, middle, outputs)
+        norms = [inputs, middle, middle] if cfg.preactivation else [middle, middle, outputs]
     for width in norms:
         tally.norm(width)
     return after

@@ -18,10 +18,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness.config import ModelConfig
 from harness.errors import ConfigError
 from harness.models.build import build_model
+from harness.models.convolutions import formulas
 from harness.models.cost import Cost
 from harness.models.memory import saved_bytes
 from harness.models.meta_shapes import ShapesOnly
-from harness.models.padding import WITHOUT_PADDING
 
 
 def count_executed(cfg: ModelConfig, num_classes: int, channels: int, convention: str) -> Cost:
@@ -34,7 +34,8 @@ def count_executed(cfg: ModelConfig, num_classes: int, channels: int, convention
         if not cfg.timm:
             raise
         raise ConfigError(
-            f"model.name={cfg.name}: one step on {channels} x {cfg.image_size} x {cfg.image_size} images fails: {error}"
+            f"model.name={cfg.name}: a step on images of {channels} x {cfg.image_size} x {cfg.image_size} fails: "
+            f"{error}"
         ) from error
 
 
@@ -42,7 +43,7 @@ def count_module(model: nn.Module, images: Tensor, convention: str = "executed")
     """Count one training step of a module on the meta device with `images` (B, C, H, W) there."""
     model.train()
     batch = len(images)
-    counter = FlopCounterMode(display=False, custom_mapping=WITHOUT_PADDING if convention == "paper" else None)
+    counter = FlopCounterMode(display=False, custom_mapping=formulas(convention))
     with counter, ShapesOnly():
         output = model(images)
         forward = counter.get_total_flops()

@@ -1,7 +1,7 @@
 """What a model costs, without importing torch when it is known already.
 
-Counts are cached by everything that decides them, one small JSON file each, so that a plan of 1,000 runs counts
-each model once on a machine.
+Counts are cached by everything that decides them, one small JSON file each: a plan of 1,000 runs counts each
+model once on a machine.
 """
 
 import hashlib
@@ -39,16 +39,16 @@ class Cost:
     def training_bytes(self, batch_size: int, precision: str = "fp32") -> int:
         """Estimated memory of a training step with AdamW on one device, in bytes.
 
-        Weights, gradients and two moments in fp32 (16 bytes a parameter) and the activations of the batch; bf16
-        autocast keeps 0.50-0.56 of their bytes (measured: ResNets the less, ViTs the more). Workspaces and the
-        allocator's fragmentation come on top.
+        Weights, gradients and two moments in fp32 (16 bytes a parameter) and the activations of the batch, of
+        which bf16 autocast keeps 0.50 (ResNet) to 0.56 (ViT) of the bytes, measured. Workspaces and the
+        fragmentation of the allocator come on top.
         """
         share = 0.56 if precision == "bf16" else 1.0
         return 16 * self.parameters + round(share * self.activation_bytes_per_image * batch_size)
 
 
 def count(cfg: ModelConfig, num_classes: int, channels: int, convention: str = "executed") -> Cost:
-    """Count `cfg` with a head of `num_classes` (0 = none) on images of `channels` x image_size x image_size.
+    """Count `cfg` with a head of `num_classes` (0 = none) on `channels` x size x size images.
 
     Args:
         convention: 'executed' counts what runs; 'paper' leaves out multiplications with the zero padding of

@@ -29,7 +29,7 @@ class PretrainHead(nn.Module):
 
 
 def zero_head(head: nn.Module, bias: float) -> None:
-    """Zero the last linear layer of `head`, except its bias (-10 for sigmoid losses: vision_transformer #2)."""
+    """Zero the last linear layer of `head` except its bias (-10 for sigmoid losses: issue #2 there)."""
     layer = head.fc if isinstance(head, PretrainHead) else head
     if isinstance(layer, nn.Linear | nn.Conv2d):
         nn.init.zeros_(layer.weight)

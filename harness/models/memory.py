@@ -10,7 +10,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 
-
 class _FlashAttention(torch.autograd.Function):
     """Keeps what a fused kernel keeps: inputs, output and one number a query, not the attention matrix."""
 

@@ -14,12 +14,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _aten = torch.ops.aten
 
 
-def _group_norm(x: Tensor, _weight: Any, _bias: Any, batch: int, _c: int, _hw: int, groups: int, _eps: float) -> Any:
+def _group_norm(
+    x: Tensor, _weight: Any, _bias: Any, batch: int, _c: int, _hw: int, groups: int, _eps: float
+) -> Any:
     return torch.empty_like(x), x.new_empty(batch, groups), x.new_empty(batch, groups)
 
 
 def _group_norm_backward(
-    _gradient: Tensor, x: Tensor, _mean: Any, _rstd: Any, weight: Any, _n: int, _c: int, _hw: int, _groups: int, mask: Any
+    _gradient: Tensor,
+    x: Tensor,
+    _mean: Any,
+    _rstd: Any,
+    weight: Any,
+    _n: int,
+    _c: int,
+    _hw: int,
+    _groups: int,
+    mask: Any,
 ) -> Any:
     return _gradients(mask, x, weight, weight)
 
@@ -46,7 +57,8 @@ def _batch_norm_backward(_gradient: Tensor, x: Tensor, weight: Any, *options: An
 
 def _gradients(mask: list[bool], *like: Any) -> tuple[Tensor | None, ...]:
     return tuple(
-        torch.empty_like(t) if wanted and t is not None else None for wanted, t in zip(mask, like, strict=True)
+        torch.empty_like(t) if wanted and t is not None else None
+        for wanted, t in zip(mask, like, strict=True)
     )
 
 

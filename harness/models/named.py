@@ -35,7 +35,8 @@ def model_config(name: str) -> ModelConfig:
         assert isinstance(generic, dict)
         return ModelConfig(name.removeprefix(_TIMM), family=generic["family"], timm=True)
     if name not in model_names():
-        raise ConfigError(f"There is no model {name!r}.{near_matches(name, _known_models(name))}")
+        near = near_matches(name, model_names())
+        raise ConfigError(f"There is no model {name!r}.{near} Any classifier of timm is timm/NAME.")
     return _load("model", name, ModelConfig)
 
 
@@ -55,16 +56,6 @@ def with_image_size(cfg: ModelConfig, image_size: int | None) -> ModelConfig:
     return cfg if image_size is None else replace(cfg, image_size=image_size)
 
 
-def _known_models(name: str) -> list[str]:
-    """Our names, and timm's where they are close or asked for (importing timm takes seconds)."""
-    ours = model_names()
-    if near_matches(name, ours).startswith(" Did"):
-        return ours
-    import timm
-
-    return ours + [_TIMM + model for model in timm.list_models()]
-
-
 def _names(group: str, leave_out: set[str] | None = None) -> list[str]:
     return sorted({path.stem for path in (conf_dir() / group).glob("*.yaml")} - (leave_out or set()))
 
@@ -72,9 +63,10 @@ def _names(group: str, leave_out: set[str] | None = None) -> list[str]:
 def _load(group: str, name: str, schema: type) -> Any:
     """As Hydra composes it: `defaults: [schema, _self_]` is the dataclass under the file."""
     path: Path = conf_dir() / group / f"{name}.yaml"
-    values = OmegaConf.load(path)
-    values.pop("defaults", None)
     try:
+        values = OmegaConf.to_container(OmegaConf.load(path))
+        assert isinstance(values, dict)
+        values.pop("defaults", None)
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{path}: {error}") from error
