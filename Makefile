@@ -1,1 +1,46 @@
+# The commands of this repository; `make help` lists them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
 .DEFAULT_GOAL := help
+.PHONY: help setup test test-slow check format demo docs clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# Installed again only when pyproject.toml changes.
+$(VENV)/.installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --progress-bar off -e '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.installed  ## create .venv and install harness into it
+
+test: setup  ## every test that runs on a CPU in minutes
+	$(BIN)/python -m pytest
+
+test-slow: setup  ## the long ones too
+	$(BIN)/python -m pytest -m 'not gpu'
+
+check: setup  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## format the code and fix what lint can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: setup  ## real images to a verdict: data, study, report (about 10 minutes on 2 cores)
+	@PATH="$(abspath $(BIN)):$$PATH" sh -c 'set -e; for words in "data pack glyphs" "run pocket" "report pocket"; do \
+		echo; echo "$$ harness $$words"; harness $$words; done'
+	@echo; echo "The commands above are in $(BIN); go on with: . $(BIN)/activate && harness --help"
+
+docs: setup  ## write docs/results.md from the schema
+	$(BIN)/python -m harness.results_schema > docs/results.md
+
+clean:  ## remove caches; data, runs and .venv stay
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -exec rm -rf {} +

@@ -28,8 +28,11 @@ class DataConfig:
     test_samples: str = "5%"  # where the source has no test split of its own
     path: str | None = None  # a folder of the user's with the raw files
     fonts: str | None = None  # glyphs: a folder of font files; null = the fonts that matplotlib ships
+    characters: str | None = None  # glyphs: 'latin62' or the characters themselves; null = all that the faces share
+    min_characters: int = 400  # glyphs: faces with fewer letters and digits are left out
     seed: int = 0  # seed of the one global shuffle (and of generated images)
     shard_samples: int = 10_000  # images a shard
+    max_dropped: float = 0.01  # share of images that may be unusable before packing fails
     pack_on_demand: bool = False  # small and needs no download: packed by the first command that needs it
 
 
@@ -42,7 +45,7 @@ class ViTConfig:
     depth: int = MISSING
     heads: int = MISSING
     mlp_ratio: float = 4.0
-    activation: str = "gelu_tanh"  # flax's GELU, as the authors trained; 'gelu' is torch's exact form
+    activation: str = "gelu"  # the exact form; 'gelu_tanh' is flax's, as the authors trained
     dropout: float = 0.0  # after the position embedding and every dense layer except qkv
     init: str = "paper"  # the authors' initial weights; 'timm' for timm's own
 
@@ -138,6 +141,14 @@ class LauncherConfig:
 
 
 @dataclass
+class BudgetConfig:
+    """What `harness run` may spend on the runs that are not finished; it refuses before the first step."""
+
+    exaflops: float | None = None
+    device_days: float | None = None
+
+
+@dataclass
 class TrainConfig:
     """One cell of a study: everything that `harness train` needs."""
 
@@ -147,6 +158,7 @@ class TrainConfig:
     transfer: TransferConfig = field(default_factory=TransferConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
     subset: str = MISSING  # size of the nested training subset
     draw: int = 0  # which window of that size
     seed: int = 0  # initialisation, order, dropout

@@ -106,12 +106,15 @@ TABLES: dict[str, dict[str, Column]] = {"runs": RUNS, "transfer": TRANSFER, "cur
 
 def markdown() -> str:
     """The tables' documentation as Markdown."""
-    lines = []
+    lines = ["# Results tables", "", (__doc__ or "").strip(), ""]
     for table, columns in TABLES.items():
         lines += [f"## {table}", "", "| column | type | meaning |", "|---|---|---|"]
         for name, column in columns.items():
-            notes = ("" if column.required else "; may be empty") + ("; may differ between equal runs" if column.volatile else "")
-            lines.append(f"| `{name}` | {column.kind} | {column.meaning}{notes} |")
+            meaning = column.meaning.replace("|", "\\|")
+            notes = ("" if column.required else "; may be empty") + (
+                "; may differ between equal runs" if column.volatile else ""
+            )
+            lines.append(f"| `{name}` | {column.kind} | {meaning}{notes} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -22,16 +22,11 @@ from harness.models.initialise import PretrainHead, initialise_vit, zero_head
 _ACTIVATIONS: dict[str, Any] = {"gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, approximate="tanh")}
 
 
-def build_model(
-    cfg: ModelConfig,
-    num_classes: int,
-    channels: int,
-    device: str = "cpu",
-    attention: str = "fused",
-) -> nn.Module:
+def build_model(cfg: ModelConfig, num_classes: int, channels: int, device: str = "cpu") -> nn.Module:
     """The module of `cfg`, freshly initialised from torch's global generator (`torch.manual_seed`).
 
-    Takes images (B, channels, image_size, image_size), gives logits (B, num_classes).
+    Takes images (B, channels, image_size, image_size), gives logits (B, num_classes). Attention is fused or not
+    as timm's switch says when the network is built (harness.models.precision.attention_path).
 
     Args:
         cfg: one file of conf/model.
@@ -39,20 +34,16 @@ def build_model(
         channels: of the images, 1 or 3.
         device: 'meta' allocates no weights and initialises none; 'cpu' otherwise (move the module afterwards,
             so that the initial weights do not depend on the device).
-        attention: 'fused' (torch's scaled_dot_product_attention) or 'unfused' (two matrix products).
 
     Raises:
         ConfigError: the fields of `cfg` do not fit together; nothing has been built then.
     """
     check_model(cfg)
     if cfg.timm:
-        model = _build_timm(cfg, num_classes, channels, device)
-    elif cfg.vit is None:
-        model = _build_resnet(cfg, num_classes, channels, device)
-    else:
-        model = _build_vit(cfg, num_classes, channels, device)
-    set_attention(model, attention)
-    return model
+        return _build_timm(cfg, num_classes, channels, device)
+    if cfg.vit is None:
+        return _build_resnet(cfg, num_classes, channels, device)
+    return _build_vit(cfg, num_classes, channels, device)
 
 
 def pre_logits(model: nn.Module, images: Tensor) -> Tensor:
@@ -63,17 +54,6 @@ def pre_logits(model: nn.Module, images: Tensor) -> Tensor:
     features = model.forward_head(model.forward_features(images), pre_logits=True)  # type: ignore[operator]
     head = getattr(model, "head", None)
     return head.pre_logits(features) if isinstance(head, PretrainHead) else features
-
-
-def set_attention(model: nn.Module, attention: str) -> None:
-    """Make every attention layer of `model` 'fused' or 'unfused'.
-
-    timm decides this when a layer is built, from a process-wide switch (`timm.layers.set_fused_attn`) and the
-    environment; setting the layers' own attribute leaves that global state alone.
-    """
-    for module in model.modules():
-        if hasattr(module, "fused_attn"):
-            module.fused_attn = attention == "fused"  # type: ignore[assignment]
 
 
 def _build_vit(cfg: ModelConfig, num_classes: int, channels: int, device: str) -> nn.Module:
@@ -137,6 +117,8 @@ def _resnet(cfg: ResNetConfig, num_classes: int, channels: int, device: str, glo
         bottle_ratio=1.0 if basic else 0.25,  # timm keeps 1/4 for basic blocks unless told
         norm_layer=norm,
         conv_layer=convolution,
+        # As the released hybrids. Never with pre-activation: it would zero weight-standardised convolutions.
+        zero_init_last=not cfg.preactivation,
         device=device,
     )
     if cfg.stem == "small":
@@ -151,9 +133,7 @@ def _small_stem(cfg: ResNetConfig, channels: int, device: str) -> nn.Sequential:
     convolution = StdConv2d(
         channels, cfg.stem_channels, kernel_size=3, stride=cfg.stem_stride, padding=1, eps=1e-8, device=device
     )
-    nn.init.kaiming_normal_(
-        convolution.weight, mode="fan_out", nonlinearity="relu"
-    )  # as ResNetV2's convolutions
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")  # as ResNetV2's convolutions
     if convolution.bias is not None:
         nn.init.zeros_(convolution.bias)
     stem.add_module("conv", convolution)

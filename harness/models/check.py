@@ -1,7 +1,5 @@
 """What cannot be built, said before anything is built. Pure functions of the configuration."""
 
-from omegaconf import OmegaConf
-
 from harness.config import ModelConfig, ResNetConfig, ViTConfig
 from harness.errors import ConfigError, near_matches
 
@@ -27,7 +25,6 @@ def check_model(cfg: ModelConfig) -> None:
         return
     if cfg.vit is None and cfg.resnet is None:
         raise ConfigError(f"model {cfg.name}: give `vit` (a ViT), `resnet` (a ResNet) or both (a hybrid).")
-    _check_filled(cfg)
     _check_choice(cfg.name, "head", cfg.head)
     if cfg.head == "hidden_tanh" and cfg.vit is None:
         raise ConfigError(
@@ -39,23 +36,9 @@ def check_model(cfg: ModelConfig) -> None:
         _check_vit(cfg.name, cfg.image_size, cfg.vit, cfg.resnet)
 
 
-def _check_filled(cfg: ModelConfig) -> None:
-    for part in ("vit", "resnet"):
-        node = getattr(cfg, part)
-        if node is None:
-            continue
-        structured = node if OmegaConf.is_config(node) else OmegaConf.structured(node)
-        if missing := sorted(OmegaConf.missing_keys(structured)):
-            raise ConfigError(
-                f"model {cfg.name}: {part}.{missing[0]} has no value; conf/model/ has examples."
-            )
-
-
 def _check_choice(name: str, field: str, value: str) -> None:
     if value not in _CHOICES[field]:
-        raise ConfigError(
-            f"model {name}: {field}={value!r} is unknown.{near_matches(value, _CHOICES[field])}"
-        )
+        raise ConfigError(f"model {name}: {field}={value!r} is unknown.{near_matches(value, _CHOICES[field])}")
 
 
 def _check_vit(name: str, image_size: int, vit: ViTConfig, resnet: ResNetConfig | None) -> None:
@@ -75,11 +58,15 @@ def _check_vit(name: str, image_size: int, vit: ViTConfig, resnet: ResNetConfig 
                 f"{image_size + vit.patch_size - image_size % vit.patch_size}."
             )
         return
-    stride = total_stride(resnet) * vit.patch_size
+    if vit.patch_size != 1:
+        raise ConfigError(
+            f"model {name}: a hybrid has 1x1 patches of the ResNet's map, vit.patch_size={vit.patch_size}."
+        )
+    stride = total_stride(resnet)
     if image_size % stride:
         raise ConfigError(
-            f"model {name}: image_size={image_size} is not divisible by {stride}, the stride of the ResNet "
-            f"({total_stride(resnet)}) times vit.patch_size={vit.patch_size}: fewer stages or another size."
+            f"model {name}: image_size={image_size} is not divisible by {stride}, the stride of its ResNet; "
+            "choose fewer stages or another size."
         )
 
 
@@ -92,13 +79,9 @@ def _check_resnet(name: str, cfg: ResNetConfig) -> None:
             "must have one number a stage each."
         )
     if min(*cfg.layers, *cfg.channels, cfg.stem_channels, cfg.stem_stride, cfg.groups) < 1:
-        raise ConfigError(
-            f"model {name}: resnet.layers, channels, stem_channels, stem_stride and groups start at 1."
-        )
+        raise ConfigError(f"model {name}: resnet.layers, channels, stem_channels, stem_stride and groups start at 1.")
     if not cfg.preactivation and cfg.block == "basic":
-        raise ConfigError(
-            f"model {name}: resnet.block=basic needs resnet.preactivation=true (timm has no other)."
-        )
+        raise ConfigError(f"model {name}: resnet.block=basic needs resnet.preactivation=true (timm has no other).")
     squeeze = 1 if cfg.block == "basic" else 4
     widths = {"stem_channels": cfg.stem_channels} | {f"channels[{i}]": c for i, c in enumerate(cfg.channels)}
     for field, width in widths.items():
@@ -121,10 +104,6 @@ def _check_timm(cfg: ModelConfig) -> None:
     import timm  # slow to import, and only this branch needs it
 
     if cfg.vit is not None or cfg.resnet is not None:
-        raise ConfigError(
-            f"model {cfg.name}: timm=true takes the architecture from timm; leave vit and resnet null."
-        )
+        raise ConfigError(f"model {cfg.name}: timm=true takes the architecture from timm; leave vit and resnet null.")
     if not timm.is_model(cfg.name):
-        raise ConfigError(
-            f"model.name={cfg.name!r} is no timm model.{near_matches(cfg.name, timm.list_models())}"
-        )
+        raise ConfigError(f"model.name={cfg.name!r} is no timm model.{near_matches(cfg.name, timm.list_models())}")

@@ -45,7 +45,7 @@ class _Tally:
 
 
 def closed_form(cfg: ModelConfig, num_classes: int, channels: int) -> ClosedForm:
-    """Count `cfg` by formula; the arguments are those of `harness.models.cost.count`.
+    """Count `cfg` by formula; the arguments are those of `harness.models.compute.count`.
 
     Raises:
         ConfigError: a model of timm's, whose architecture the configuration does not hold.
@@ -106,9 +106,7 @@ def _resnet(tally: _Tally, cfg: ResNetConfig, channels: int, size: int) -> tuple
     return inputs, size
 
 
-def _block(
-    tally: _Tally, cfg: ResNetConfig, inputs: int, outputs: int, size: int, stride: int, first: bool
-) -> int:
+def _block(tally: _Tally, cfg: ResNetConfig, inputs: int, outputs: int, size: int, stride: int, first: bool) -> int:
     """One residual block, returns the size of its output; bottlenecks carry the stride on their 3x3."""
     basic = cfg.block == "basic"
     middle = outputs if basic else outputs // 4

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from harness.errors import ConfigError
-from harness.models.cost import Cost, count
+from harness.models.compute import Cost, count
 from harness.models.named import model_config, model_names, with_image_size
 from harness.models.paper_check import ODD_ROW_NOTE, Comparison, table1
 from harness.models.paper_check import table6 as compare_table6
@@ -42,7 +42,7 @@ def flops_command(
         models: names of conf/model, or timm/NAME; none = all of conf/model.
         images: of one epoch; with `epochs` gives the exaFLOPs column.
         epochs: passes over `images`.
-        convention: 'executed' or 'paper' (harness.models.cost.count).
+        convention: 'executed' or 'paper' (harness.models.compute.count).
         table6: check against the paper's Tables 6 and 1 instead; exit code 1 when a number is off.
         csv: comma-separated values instead of a table.
         json: a JSON list of rows instead of a table.
@@ -57,9 +57,7 @@ def flops_command(
         raise ConfigError("Give one of --csv and --json, not both.")
     if table6:
         if models or image_size or images:
-            raise ConfigError(
-                "--table6 counts the paper's models, images and epochs; leave MODEL and sizes out."
-            )
+            raise ConfigError("--table6 counts the paper's models, images and epochs; leave MODEL and sizes out.")
         return _check_paper(csv, json)
     if classes < 0 or channels < 1 or (image_size is not None and image_size < 1):
         raise ConfigError("--classes counts from 0, channels and --image-size from 1.")
@@ -106,9 +104,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
     """Aligned columns: names to the left, numbers to the right."""
     shown = [row | {"activation_mb": row["activation_bytes_per_image"] / 1e6} for row in rows]
     columns = {heading: column for heading, column in _COLUMNS.items() if column[0] in shown[0]}
-    lines = [list(columns)] + [
-        [pattern.format(row[key]) for key, pattern in columns.values()] for row in shown
-    ]
+    lines = [list(columns)] + [[pattern.format(row[key]) for key, pattern in columns.values()] for row in shown]
     return align(lines)
 
 
@@ -116,10 +112,7 @@ def align(lines: list[list[str]]) -> str:
     """Text columns of `lines` (the first one holds the headings), the first column to the left."""
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join(
-            cell.rjust(w) if i else cell.ljust(w)
-            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
+        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
         for line in lines
     )
 
@@ -134,16 +127,10 @@ def _check_paper(csv: bool, json: bool) -> int:
     lines += [[c.paper_name, str(c.epochs), f"{c.ours:.1f}", f"{c.paper:.0f}", *_verdict(c)] for c in compute]
     print(align(lines) + "\n")
     lines = [["Table 1: parameters", "ours", "paper", "ours / expected", "tolerance", ""]]
-    lines += [
-        [c.paper_name, f"{c.ours / 1e6:.1f}M", f"{c.paper / 1e6:.0f}M", *_verdict(c)] for c in parameters
-    ]
+    lines += [[c.paper_name, f"{c.ours / 1e6:.1f}M", f"{c.paper / 1e6:.0f}M", *_verdict(c)] for c in parameters]
     print(align(lines))
     print(f"\nPaper convention (padding not counted), 303e6 images an epoch, 18,291 classes.\n{ODD_ROW_NOTE}")
-    print(
-        f"{len(failures)} of {len(compute + parameters)} numbers are off."
-        if failures
-        else "All within tolerance."
-    )
+    print(f"{len(failures)} of {len(compute + parameters)} numbers are off." if failures else "All within tolerance.")
     return 1 if failures else 0
 
 

@@ -14,9 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _aten = torch.ops.aten
 
 
-def _group_norm(
-    x: Tensor, _weight: Any, _bias: Any, batch: int, _c: int, _hw: int, groups: int, _eps: float
-) -> Any:
+def _group_norm(x: Tensor, _weight: Any, _bias: Any, batch: int, _c: int, _hw: int, groups: int, _eps: float) -> Any:
     return torch.empty_like(x), x.new_empty(batch, groups), x.new_empty(batch, groups)
 
 
@@ -57,8 +55,7 @@ def _batch_norm_backward(_gradient: Tensor, x: Tensor, weight: Any, *options: An
 
 def _gradients(mask: list[bool], *like: Any) -> tuple[Tensor | None, ...]:
     return tuple(
-        torch.empty_like(t) if wanted and t is not None else None
-        for wanted, t in zip(mask, like, strict=True)
+        torch.empty_like(t) if wanted and t is not None else None for wanted, t in zip(mask, like, strict=True)
     )
 
 

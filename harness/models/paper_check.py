@@ -4,7 +4,7 @@ import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.models.cost import count
+from harness.models.compute import count
 from harness.models.named import model_config
 
 JFT_IMAGES = 303e6
@@ -70,9 +70,7 @@ def table1() -> list[Comparison]:
         cost = count(replace(model_config(row["model"]), head="linear"), 1000, 3)
         paper = float(row["paper_parameters"])
         comparisons.append(
-            Comparison(
-                row["model"], row["paper_name"], None, cost.parameters, paper, paper, PARAMETER_TOLERANCE
-            )
+            Comparison(row["model"], row["paper_name"], None, cost.parameters, paper, paper, PARAMETER_TOLERANCE)
         )
     return comparisons
 

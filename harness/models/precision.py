@@ -1,63 +1,68 @@
-"""Precision and attention path of a run, by rule from device and model, never from a timing.
+"""Precision and attention path of a run: by rule from device and network, decided when the plan is made.
 
-Both are part of a run's hash: the same plan must come out on a busy machine and on an idle one. The rule was
-fixed once, from images/s of one thread in training (forward, backward, fused AdamW), torch 2.14:
+Never by a timing at run time, which would let two equal commands give different numbers. The rules and what they rest
+on (training step = forward, backward, clip, fused AdamW; one thread, batch 128, torch 2.14):
 
-| CPU, model | fp32 fused | fp32 unfused | bf16 fused | bf16 unfused |
-|---|---|---|---|---|
-| AVX2, vit_pocket (0.6 MFLOPs forward), batch 256 | 11,700 | 12,700 | 1,100 | 1,100 |
-| AVX2, ViT of 50 tokens (28 px, patch 4, width 64, 6 layers) | 370 | 340 | | |
-| AVX2, ViT of 197 tokens (28 px, patch 2, width 64, 3 layers) | 136 | 87 | | |
-| AVX512-BF16, ViT of 50 tokens, 33 MFLOPs forward | 650-680 | | 585 | 1,460-1,490 |
-| AVX512-BF16, under 1 MFLOP forward | as bf16 or faster | | | |
-
-(The first three rows ran beside other jobs: best of 10 rounds in turn; their medians order the same way.)
-So: emulated bf16 is ten times slower, fused bf16 attention is slow in its backward pass on a CPU, and fused
-fp32 attention costs at most a tenth with few tokens and wins with many.
+- CUDA: bf16 autocast where the device has it (V100: fp32), fused attention.
+- CPU, precision: bf16 pays only where the processor multiplies bf16 natively and the network is not tiny. With
+  avx512-bf16 a ViT of 33 MFLOPs forward trains 2.2x faster in bf16 than in fp32, one of 0.6 MFLOPs no faster; without
+  native bf16 it is emulated and slow.
+- CPU, attention: unfused. In bf16 the backward pass of fused attention takes 64 % of a step (585 against 1,470
+  images/s); in fp32 unfused is the faster one by 0-18 % (8,500 against 8,560 images/s for vit_pocket, 5,500 against
+  5,790 at 17 tokens, 2,280 against 2,690 for a hybrid of 17 tokens). It loses with many tokens, which are no case for
+  a CPU: 340 against 370 at 50 tokens (28 px, width 64, 6 layers), 87 against 136 at 197; `attention=fused` is there.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-import torch
+from timm.layers import set_fused_attn, use_fused_attn
 
-from harness.config import DeviceConfig, ModelConfig
-from harness.errors import ConfigError
-from harness.models.cost import Cost
+from harness.config import DeviceConfig
+from harness.errors import ConfigError, near_matches
+from harness.models.compute import Cost
 
-BF16_MIN_FORWARD_MACS = 500_000  # 1 MFLOP
-
-_CHOICES = {"precision": ("auto", "fp32", "bf16"), "attention": ("auto", "fused", "unfused")}
-
-
-def cpu_has_native_bf16() -> bool:
-    """Whether this CPU multiplies bfloat16 itself (AVX512-BF16 or AMX); False where torch cannot tell."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+PRECISIONS = ("auto", "fp32", "bf16")
+ATTENTIONS = ("auto", "fused", "unfused")
+SMALLEST_BF16_FORWARD_FLOPS = 1e6
+NATIVE_BF16_FLAGS = ("avx512_bf16", "amx_bf16")
 
 
-def resolve(
-    device: DeviceConfig, cost: Cost, cfg: ModelConfig, precision: str = "auto", attention: str = "auto"
-) -> tuple[str, str]:
-    """(precision, attention) with 'auto' replaced; other values pass.
+def resolve(device: DeviceConfig, cost: Cost, *, precision: str = "auto", attention: str = "auto") -> tuple[str, str]:
+    """('fp32' | 'bf16', 'fused' | 'unfused') for a network of `cost` on `device`; 'auto' asks the rules above.
 
-    CUDA: bf16 autocast where the device has it, fused attention. CPU: fp32 and fused attention; bf16 and
-    unfused attention where this CPU has native bf16 and a forward pass of the model is over 1 MFLOP.
-
-    Raises:
-        ConfigError: a value that is neither 'auto' nor known.
+    Raises ConfigError for an unknown value.
     """
-    for field, value in (("precision", precision), ("attention", attention)):
-        if value not in _CHOICES[field]:
-            raise ConfigError(f"{field}={value!r} is unknown; use one of {', '.join(_CHOICES[field])}.")
+    for field, value, known in (("precision", precision, PRECISIONS), ("attention", attention, ATTENTIONS)):
+        if value not in known:
+            raise ConfigError(f"{field}={value}.{near_matches(value, known)}")
+    on_cpu = device.kind == "cpu"
     if precision == "auto":
-        if device.kind == "cpu":
-            fast = cost.forward_macs_per_image > BF16_MIN_FORWARD_MACS and cpu_has_native_bf16()
-        else:
-            fast = device.peak_flops_bf16 is not None
+        large = 2 * cost.forward_macs_per_image >= SMALLEST_BF16_FORWARD_FLOPS
+        fast = large and cpu_has_native_bf16() if on_cpu else device.peak_flops_bf16 is not None
         precision = "bf16" if fast else "fp32"
     if attention == "auto":
-        # A ResNet has none: one value for all, so that no setting without effect changes a hash.
-        has_attention = cfg.timm or cfg.vit is not None
-        unfused = device.kind == "cpu" and precision == "bf16" and has_attention
-        attention = "unfused" if unfused else "fused"
+        attention = "unfused" if on_cpu else "fused"
     return precision, attention
+
+
+def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the processor says that it multiplies bf16; False where it cannot be asked."""
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return False
+    flags = next((line for line in text.splitlines() if line.startswith("flags")), "").split()
+    return any(flag in flags for flag in NATIVE_BF16_FLAGS)
+
+
+@contextmanager
+def attention_path(attention: str) -> Iterator[None]:
+    """Networks built inside use this attention path; timm's global switch is put back afterwards."""
+    before = use_fused_attn()
+    set_fused_attn(attention == "fused")
+    try:
+        yield
+    finally:
+        set_fused_attn(bool(before))

@@ -1,20 +1,17 @@
-"""Shared by the model tests: conf/model as Hydra composes it."""
+"""Model tests neither read nor fill the user's cache of counts; the session shares one of its own."""
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
+import os
+from collections.abc import Iterator
 
-from harness.config import ModelConfig, register_schema
-from harness.paths import conf_dir
+import pytest
 
 
-def load_model(name: str) -> ModelConfig:
-    """conf/model/NAME.yaml, checked against the schema, as the dataclass."""
-    return _load("model", name)
-
-
-def _load(group: str, name: str):
-    GlobalHydra.instance().clear()
-    register_schema()
-    with initialize_config_dir(str(conf_dir().absolute()), version_base="1.3"):
-        return OmegaConf.to_object(compose(overrides=[f"+{group}={name}"])[group])
+@pytest.fixture(scope="session", autouse=True)
+def counts_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    before = os.environ.get("HARNESS_CACHE")
+    os.environ["HARNESS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["HARNESS_CACHE"]
+    else:
+        os.environ["HARNESS_CACHE"] = before

@@ -1,0 +1,119 @@
+"""Load and check results tables (columns and units: harness.results_schema). Tables need not come from harness."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.results_schema import CURVES, RUNS, TRANSFER, Column
+
+# What every conclusion needs of `runs`; other documented columns may be absent from a table of someone else's.
+NEEDED = ("run_id", "state", "model", "family", "subset_samples", "seed")
+FRACTIONS = ("best_val_top1", "test_top1", "train_top1_at_best", "train_top1_final", "val_top1_final")
+
+
+class TableError(Exception):
+    """A table that cannot be used; the message names the file and the column."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """runs, transfer, curves, and what study.json says of the study."""
+
+    runs: pd.DataFrame
+    transfer: pd.DataFrame
+    curves: pd.DataFrame
+    study: dict[str, Any]
+
+    @property
+    def finished(self) -> pd.DataFrame:
+        """Rows of runs that have a result; only these are scored."""
+        return self.runs[self.runs["state"] == "finished"]
+
+
+def load(folder: Path) -> Tables:
+    """Tables in `folder`: runs.csv or .parquet, and where they are there transfer, curves and study.json.
+
+    Raises TableError for a table that is missing, lacks a column, or holds values out of range.
+    """
+    runs = read_table(folder, "runs", RUNS)
+    if runs is None:
+        raise TableError(f"{folder}: neither runs.csv nor runs.parquet is there")
+    check(folder / "runs", runs, NEEDED)
+    transfer = read_table(folder, "transfer", TRANSFER)
+    curves = read_table(folder, "curves", CURVES)
+    for name, frame, columns in (("transfer", transfer, TRANSFER), ("curves", curves, CURVES)):
+        if frame is not None and len(frame):
+            check(folder / name, frame, tuple(columns))
+    study_path = folder / "study.json"
+    study = json.loads(study_path.read_text()) if study_path.exists() else {}
+    return Tables(
+        runs=with_defaults(runs),
+        transfer=pd.DataFrame(columns=pd.Index(list(TRANSFER))) if transfer is None else transfer,
+        curves=pd.DataFrame(columns=pd.Index(list(CURVES))) if curves is None else curves,
+        study=study,
+    )
+
+
+def read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFrame | None:
+    """A table as parquet or CSV with its documented types; None when it is not there."""
+    parquet, csv = folder / f"{name}.parquet", folder / f"{name}.csv"
+    try:
+        if parquet.exists():
+            frame = pd.read_parquet(parquet)
+        elif csv.exists():
+            frame = pd.read_csv(csv, dtype={c: "string" for c, column in columns.items() if column.kind == "str"})
+        else:
+            return None
+        for column in frame.columns.intersection(list(columns)):
+            if columns[column].kind != "str":
+                frame[column] = pd.to_numeric(frame[column])
+    except (ValueError, TypeError, OSError) as error:
+        raise TableError(f"{folder / name}: cannot be read ({error})") from error
+    return frame
+
+
+def check(path: Path, frame: pd.DataFrame, needed: tuple[str, ...]) -> None:
+    """Raise TableError naming a needed column that is absent or an accuracy outside [0, 1]."""
+    absent = [name for name in needed if name not in frame.columns]
+    if absent:
+        raise TableError(f"{path}: column {absent[0]} is missing (documented in docs/results.md)")
+    for name in (*FRACTIONS, "value"):
+        if name not in frame.columns or (name == "value" and "protocol" not in frame.columns):
+            continue
+        values = frame[name].dropna().astype(float)
+        wrong = values[(values < 0) | (values > 1)]
+        if len(wrong):
+            raise TableError(f"{path}: column {name}: {wrong.iloc[0]:g} is no fraction; accuracies are in [0, 1]")
+
+
+def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
+    """Every documented column, empty where the table has none; draw 0 where none is given."""
+    frame = runs.reindex(columns=[*RUNS, *[name for name in runs.columns if name not in RUNS]])
+    frame["draw"] = frame["draw"].fillna(0)
+    return frame
+
+
+def scores(tables: Tables, metric: str) -> pd.DataFrame:
+    """One row a finished run: run_id, model, family, subset_samples, draw, seed, chance, value (fraction).
+
+    Args:
+        metric: an accuracy column of runs, or 'transfer:TARGET:SHOTS' (mean over support seeds).
+    Raises TableError for a metric that the tables do not have.
+    """
+    frame = tables.finished
+    columns = ["run_id", "model", "family", "subset_samples", "draw", "seed"]
+    if not metric.startswith("transfer:"):
+        if metric not in frame.columns:
+            raise TableError(f"metric {metric}: runs has no such column")
+        out = frame[columns].assign(value=frame[metric].astype(float), chance=1 / frame["num_classes"].astype(float))
+        return out.dropna(subset=["value"])
+    _, target, shots = metric.split(":")
+    rows = tables.transfer
+    rows = rows[(rows["target"] == target) & (rows["shots"] == int(shots)) & (rows["features"] == "pretrained")]
+    if rows.empty:
+        raise TableError(f"metric {metric}: transfer has no such rows")
+    means = rows.groupby("run_id")["value"].mean().rename("value").reset_index()
+    return frame[columns].merge(means, on="run_id").assign(chance=0.0)

@@ -1,0 +1,122 @@
+"""The verdict, by rules written in the study file before the runs. Nothing here looks at a figure.
+
+Reproduced: the gap ViT - ResNet is below zero at the smallest used size and above zero at the largest, both
+intervals clear of zero. Trend only: its slope against log size is clear above zero, without such a change of sign.
+Not reproduced: the slope is not above zero, and its interval excludes the smallest slope that the study calls
+interesting. Anything else is inconclusive, with what would decide it.
+"""
+
+import math
+from dataclasses import dataclass
+
+from analysis.crossover import Comparison, Interval, Rules, compare
+from analysis.results import Tables, scores
+
+OUTCOMES = ("reproduced", "trend only", "not reproduced", "inconclusive")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One pair's outcome, the sentence for it, what would decide it, and the numbers behind it."""
+
+    outcome: str
+    sentence: str
+    would_decide: str
+    comparison: Comparison
+    rules: Rules
+    metric: str
+
+
+def rules_of(study: dict[str, object]) -> Rules:
+    """The rules that the study names; defaults for what it leaves out."""
+    given = study.get("rules")
+    return Rules(**given) if isinstance(given, dict) else Rules()
+
+
+def judge_all(tables: Tables) -> list[Verdict]:
+    """A verdict for every pair of the study."""
+    study = tables.study
+    metric = str(study.get("metric", "best_val_top1"))
+    rules = rules_of(study)
+    table = scores(tables, metric)
+    return [judge(compare(table, first, second, rules), rules, metric) for first, second in study.get("pairs", [])]
+
+
+def judge(comparison: Comparison, rules: Rules, metric: str) -> Verdict:
+    """Apply the rules to one comparison."""
+    outcome = decide(comparison, rules)
+    return Verdict(
+        outcome=outcome,
+        sentence=sentence(outcome, comparison),
+        would_decide=what_would_decide(comparison, rules) if outcome == "inconclusive" else "",
+        comparison=comparison,
+        rules=rules,
+        metric=metric,
+    )
+
+
+def decide(comparison: Comparison, rules: Rules) -> str:
+    """One of OUTCOMES."""
+    used, slope = comparison.used, comparison.slope
+    if len(used) < 2 or not slope.known:
+        return "inconclusive"
+    smallest, largest = used[0].gap, used[-1].gap
+    if smallest.high < 0 < largest.low:
+        return "reproduced"
+    if slope.low > 0:
+        return "trend only"
+    if slope.high < rules.smallest_interesting_slope_points_per_decade:
+        return "not reproduced"
+    return "inconclusive"
+
+
+def sentence(outcome: str, comparison: Comparison) -> str:
+    """The outcome and the numbers that decided it, in one sentence."""
+    first, second, used = comparison.first, comparison.second, comparison.used
+    if not used:
+        return f"Inconclusive: no size at which both {first} and {second} are clear of chance."
+    small, large = used[0], used[-1]
+    gaps = (
+        f"{first} - {second} is {points(small.gap)} at {small.size:,} images and {points(large.gap)} at "
+        f"{large.size:,}, slope {points(comparison.slope)} a decade"
+    )
+    where = comparison.crossover
+    if where.size is not None:
+        crossing = (
+            f"; crossover at {rough(where.size.value)} images ({rough(where.size.low)} to {rough(where.size.high)})"
+        )
+    elif where.where == "not determined":
+        crossing = "; no crossover can be named"
+    else:
+        crossing = f"; the crossover lies {where.where}, outside what was measured"
+    return f"{outcome.capitalize()}: {gaps}{crossing}."
+
+
+def what_would_decide(comparison: Comparison, rules: Rules) -> str:
+    """Seeds, sizes or steps that would settle an inconclusive verdict."""
+    used = comparison.used
+    if len(used) < 2:
+        return "longer training or fewer classes: at least two sizes must be clear of chance."
+    slope, pairs = comparison.slope, max(gap.pairs for gap in used)
+    if not slope.known:
+        return (
+            f"more seeds: {comparison.degrees_of_freedom} degrees of freedom, "
+            f"{rules.min_degrees_of_freedom} are needed for an interval."
+        )
+    half_width = (slope.high - slope.low) / 2
+    target = max(abs(slope.value), rules.smallest_interesting_slope_points_per_decade - max(0.0, slope.value), 1e-9)
+    seeds = max(pairs + 1, math.ceil(pairs * (half_width / target) ** 2))
+    return f"about {seeds} seeds a size (now {pairs}), or sizes over a wider range, if the slope stays what it is."
+
+
+def points(value: Interval) -> str:
+    """'+1.2 points (0.3 to 2.1)'."""
+    if not value.known:
+        return f"{value.value:+.1f} points (no interval)"
+    return f"{value.value:+.1f} points ({value.low:+.1f} to {value.high:+.1f})"
+
+
+def rough(images: float) -> str:
+    """Two significant digits: 12,000."""
+    digits = max(0, math.floor(math.log10(images)) - 1)
+    return f"{round(images, -digits):,.0f}"

@@ -1,0 +1,229 @@
+"""The command line: one short function a command; heavy imports inside, so that --help answers at once."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness import __version__
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DESCRIPTION = """\
+Data-scaling experiments for vision backbones: real images to a conclusion.
+
+  harness data pack glyphs      images become one shuffled sequence on disk
+  harness run pocket            every run of the study; the same command resumes
+  harness report pocket         figures, a page, the verdict
+
+Roots: $HARNESS_DATA (default ./data) and $HARNESS_RUNS (default ./runs).
+"""
+OVERRIDES_HELP = "key=value in Hydra's grammar: model=vit_pocket,resnet_pocket subset=1k narrow, data=NAME switches"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `harness`. User's mistakes are one paragraph and exit code 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["train"]:  # a Hydra application of its own: its flags are not ours to parse
+        return guarded(lambda: train(words[1:]))
+    options = parse(words)
+    if not hasattr(options, "action"):
+        parser().print_help()
+        return 2
+    return guarded(lambda: options.action(options))
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """Overrides may stand before and after options, which argparse alone does not allow."""
+    root = parser()
+    options, extra = root.parse_known_args(words)
+    unknown = [word for word in extra if word.startswith("-") or "=" not in word]
+    if unknown or (extra and not hasattr(options, "overrides")):
+        root.error(f"unrecognized arguments: {' '.join(unknown or extra)}")
+    if extra:
+        options.overrides = [*options.overrides, *extra]
+    return options
+
+
+def guarded(action: Callable[[], int]) -> int:
+    """Run a command; print a HarnessError as text."""
+    try:
+        return action()
+    except HarnessError as error:
+        print(f"harness: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command with its help."""
+    root = argparse.ArgumentParser(
+        prog="harness", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    root.add_argument("--version", action="version", version=f"harness {__version__}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND")
+    add_data(commands)
+    commands.add_parser("train", help="one run: harness train model=vit_pocket subset=10k seed=3 (a Hydra app)")
+    add_study_commands(commands)
+    add_results_commands(commands)
+    return root
+
+
+def add_data(commands: "Commands") -> None:
+    """harness data pack|check|show|keys"""
+    data = commands.add_parser("data", help="pack images into shuffled shards; verify, describe, list them")
+    actions = data.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    pack = actions.add_parser("pack", help="raw images to shards + manifest + index, shuffled once")
+    pack.add_argument("name", help="a name in conf/data, such as glyphs, fashion_mnist, folder")
+    pack.add_argument("overrides", nargs="*", help="data.samples=1M data.fonts=DIR data.path=DIR data.name=mine …")
+    pack.add_argument("--workers", type=int, default=None, help="processes (default: one a core)")
+    pack.add_argument("--force", action="store_true", help="replace a data set of another configuration")
+    pack.set_defaults(action=data_pack)
+
+    check = actions.add_parser("check", help="read everything again and name each shard and key at fault")
+    check.add_argument("dataset", help="a name below the data root, or a folder")
+    check.set_defaults(action=data_check)
+
+    show = actions.add_parser("show", help="sizes, classes, balance, a contact sheet")
+    show.add_argument("dataset", help="a name below the data root, or a folder")
+    show.add_argument("--subset", help="class counts of a subset: 1k, 10%%")
+    show.add_argument("--draw", type=int, default=0)
+    show.add_argument("--sheet", type=Path, help="write a contact sheet (PNG)")
+    show.set_defaults(action=data_show)
+
+    keys = actions.add_parser("keys", help="sample keys in packed order, or in the order an epoch visits them")
+    keys.add_argument("dataset", help="a name below the data root, or a folder")
+    keys.add_argument("--split", default="train")
+    keys.add_argument("--subset", default="100%", help="size of the subset: 1k, 10%% (default: all)")
+    keys.add_argument("--draw", type=int, default=0)
+    keys.add_argument("--seed", type=int, help="with --epoch: training order instead of packed order")
+    keys.add_argument("--epoch", type=int)
+    keys.set_defaults(action=data_keys)
+
+
+def add_study_commands(commands: "Commands") -> None:
+    """harness plan|run|calibrate|status"""
+    plan = commands.add_parser("plan", help="what a study will cost; nothing is started")
+    add_study_arguments(plan)
+    plan.add_argument("--csv", action="store_true")
+    plan.add_argument("--json", action="store_true")
+    plan.set_defaults(action=study_plan)
+
+    run = commands.add_parser("run", help="start what is not finished; the same command resumes")
+    add_study_arguments(run)
+    run.set_defaults(action=study_run)
+
+    calibrate = commands.add_parser("calibrate", help="time a few real steps of each model on this machine, for plan")
+    add_study_arguments(calibrate)
+    calibrate.set_defaults(action=study_calibrate)
+
+    status = commands.add_parser("status", help="finished, running, waiting, failed")
+    add_study_arguments(status)
+    status.set_defaults(action=study_status)
+
+
+def add_results_commands(commands: "Commands") -> None:
+    """harness results|report"""
+    results = commands.add_parser("results", help="tidy tables: runs, transfer, curves")
+    add_study_arguments(results)
+    results.add_argument("--out", type=Path, required=True, help="folder to write to")
+    results.add_argument("--format", choices=("csv", "parquet"), default="csv")
+    results.set_defaults(action=study_results)
+
+    report = commands.add_parser("report", help="figures, a self-contained page and the verdict")
+    add_study_arguments(report)
+    report.set_defaults(action=study_report)
+
+
+def add_study_arguments(command: argparse.ArgumentParser) -> None:
+    """STUDY and overrides."""
+    command.add_argument("study", help="a name in sweeps/, or a path to a study file (.yaml)")
+    command.add_argument("overrides", nargs="*", help=OVERRIDES_HELP)
+
+
+def train(overrides: list[str]) -> int:
+    from harness.train_command import train_command
+
+    return train_command(overrides)
+
+
+def data_pack(options: argparse.Namespace) -> int:
+    from harness.compose import compose
+    from harness.data.commands import pack_command
+
+    return pack_command(compose([f"data={options.name}", *options.overrides]).data, options.workers, options.force)
+
+
+def data_check(options: argparse.Namespace) -> int:
+    from harness.data.commands import check_command
+
+    return check_command(dataset_path(options.dataset))
+
+
+def data_show(options: argparse.Namespace) -> int:
+    from harness.data.commands import show_command
+
+    return show_command(dataset_path(options.dataset), options.subset, options.draw, options.sheet)
+
+
+def data_keys(options: argparse.Namespace) -> int:
+    from harness.data.commands import keys_command
+
+    return keys_command(
+        dataset_path(options.dataset), options.split, options.subset, options.draw, options.seed, options.epoch
+    )
+
+
+def dataset_path(text: str) -> Path:
+    """A folder as given, or a name below the data root."""
+    from harness.paths import data_root
+
+    return Path(text) if (Path(text) / "manifest.json").is_file() else data_root() / text
+
+
+def study_plan(options: argparse.Namespace) -> int:
+    from harness.study.commands import plan_command
+
+    return plan_command(options.study, options.overrides, options.csv, options.json)
+
+
+def study_run(options: argparse.Namespace) -> int:
+    from harness.study.commands import run_command
+
+    return run_command(options.study, options.overrides)
+
+
+def study_calibrate(options: argparse.Namespace) -> int:
+    from harness.study.commands import calibrate_command
+
+    return calibrate_command(options.study, options.overrides)
+
+
+def study_status(options: argparse.Namespace) -> int:
+    from harness.study.commands import status_command
+
+    return status_command(options.study, options.overrides)
+
+
+def study_results(options: argparse.Namespace) -> int:
+    from harness.study.commands import results_command
+
+    return results_command(options.study, options.overrides, options.out, options.format)
+
+
+def study_report(options: argparse.Namespace) -> int:
+    from harness.study.commands import report_command
+
+    return report_command(options.study, options.overrides)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""Small sets that need no download are packed by the first command that needs them; others are asked for."""
+
+from harness.compose import compose
+from harness.data.manifest import Dataset, dataset_folder, open_dataset
+from harness.data.pack import pack
+from harness.paths import data_root
+
+
+def open_or_pack(name: str) -> Dataset:
+    """The data set `conf/data/<name>.yaml`, packed here and now when its configuration says pack_on_demand.
+
+    Raises DatasetError with the command to run when the set is not there and not packed on demand.
+    """
+    cfg = compose([f"data={name}"]).data
+    if cfg.pack_on_demand:
+        pack(cfg, data_root(), progress=False)
+    return open_dataset(dataset_folder(cfg, data_root()))

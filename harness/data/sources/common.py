@@ -1,0 +1,46 @@
+"""What sources share: cutting splits, digests of pixels, samples from pixels."""
+
+import hashlib
+
+import numpy as np
+from PIL import Image
+
+from harness.data.images import encode
+from harness.data.order import permute
+from harness.data.sources import Sample
+from harness.data.subset import parse_size
+from harness.errors import ConfigError
+
+
+def digest_of(pixels: np.ndarray) -> bytes:
+    """sha256 over shape and bytes of uint8 pixels."""
+    return hashlib.sha256(str(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).digest()
+
+
+def origin_of(digest: bytes) -> int:
+    """A 64-bit number for an original: the head of its digest."""
+    return int.from_bytes(digest[:8], "little")
+
+
+def png_sample(key: str, pixels: np.ndarray, label: int, origin: int | None = None) -> Sample:
+    """(H, W) or (H, W, 3) uint8 to a lossless sample; without an origin of its own the pixels are it."""
+    digest = digest_of(pixels)
+    data, extension = encode(Image.fromarray(pixels), "png", 0)
+    return Sample(key, data, extension, label, digest, origin_of(digest) if origin is None else origin)
+
+
+def count_or_none(text: str, total: int, field: str) -> int:
+    """A size of a split to cut off `total` images; '0' cuts none. Raises ConfigError when nothing would be left."""
+    if text.strip() in ("0", "0%"):
+        return 0
+    count = parse_size(text, total)
+    if count >= total:
+        raise ConfigError(f"{field}={text}: {total:,} images are all there are; nothing is left to train on")
+    return count
+
+
+def cut(total: int, sizes: list[int], seed: int) -> list[np.ndarray]:
+    """Indices of a uniformly random partition of range(total): one array a size, then the rest; each sorted."""
+    shuffled = permute(np.arange(total), total, seed)
+    edges = np.cumsum(sizes)
+    return [np.sort(part) for part in np.split(shuffled, edges)]

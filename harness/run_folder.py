@@ -1,0 +1,128 @@
+"""A run's folder: names, states, atomic reads and writes.
+
+runs/<study>@<dataset>/<name>-<hash8>/
+    config.yaml        resolved configuration and the identity that is hashed
+    environment.json   versions, git commit and diff, hardware
+    status.json        waiting | running | finished | failed + reason, attempt, heartbeat, progress
+    metrics.jsonl      one row a log step or evaluation; equal runs have equal bytes
+    log.txt            what the process printed
+    checkpoints/       last.safetensors, best.safetensors
+    transfer/          one JSON a target and protocol
+    result.json        written last, atomically: a run is finished exactly when it is there, valid, with its hash
+"""
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harness.results_schema import RUNS, SCHEMA_VERSION
+
+HASH_CHARACTERS = 8
+
+
+def identity_hash(identity: dict[str, Any]) -> str:
+    """sha256 over the fields that change a result; keys in any order, numbers as JSON writes them."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def run_id(name: str, config_hash: str) -> str:
+    """`name-hash8`: readable, the same on every attempt and machine, no clock in it."""
+    return f"{name}-{config_hash[:HASH_CHARACTERS]}"
+
+
+def write_atomic(path: Path, data: str | bytes, durable: bool = True) -> None:
+    """Write so that a reader, or a crash at any moment, finds either the old content or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, value: Any, durable: bool = True) -> None:
+    """JSON, atomically; NaN and infinity are refused since they are not JSON."""
+    write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n", durable)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in `path`, or None where there is none or it is damaged."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_result(folder: Path, config_hash: str | None = None) -> dict[str, Any] | None:
+    """result.json if it is whole (every required column, right types) and of this configuration, else None."""
+    result = read_json(folder / "result.json")
+    if result is None or result.get("schema_version") != SCHEMA_VERSION:
+        return None
+    if config_hash is not None and result.get("config_hash") != config_hash:
+        return None
+    return None if missing_columns(result) else result
+
+
+def missing_columns(result: dict[str, Any]) -> list[str]:
+    """Names of required columns of `runs` that are absent, of the wrong type or not finite."""
+    kinds: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float)}
+    bad = []
+    for name, column in RUNS.items():
+        value = result.get(name)
+        if value is None and not column.required:
+            continue
+        right_kind = isinstance(value, kinds[column.kind]) and not isinstance(value, bool)
+        if not right_kind or (isinstance(value, float) and not math.isfinite(value)):
+            bad.append(name)
+    return bad
+
+
+def write_status(folder: Path, state: str, reason: str | None = None, **fields: Any) -> None:
+    """Replace status.json. Durable only at changes of state: a heartbeat may be lost, a state may not."""
+    write_json(
+        folder / "status.json",
+        {"state": state, "reason": reason, "heartbeat": time.time(), **fields},
+        durable=state != "running",
+    )
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """status.json, or {'state': 'waiting'} for a run that never started."""
+    return read_json(folder / "status.json") or {"state": "waiting", "reason": None}
+
+
+def append_metrics(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Add rows to metrics.jsonl."""
+    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write(text)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Rows of metrics.jsonl; a line cut short by a crash is left out."""
+    rows = []
+    try:
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
+
+
+def rewind_metrics(folder: Path, samples_seen: int) -> None:
+    """Drop every row later than the checkpoint that training goes on from: no row is ever written twice."""
+    rows = [row for row in read_metrics(folder) if row["samples_seen"] <= samples_seen]
+    write_atomic(folder / "metrics.jsonl", "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))

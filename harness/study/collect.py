@@ -1,0 +1,107 @@
+"""Run folders to the three results tables of harness.results_schema. Reads result.json files, never a tracker."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.errors import HarnessError
+from harness.results_schema import CURVES, RUNS, TRANSFER
+from harness.run_folder import read_json, read_metrics, read_result
+from harness.study.status import run_state
+
+DTYPES = {"str": "string", "int": "Int64", "float": "Float64"}
+TRANSFER_RUN_COLUMNS = ("run_id", "model", "family", "subset_samples", "draw", "seed")
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """plan.json of a study's folder. Raises HarnessError with the command that makes one."""
+    plan = read_json(folder / "plan.json")
+    if plan is None or "runs" not in plan:
+        study = folder.name.split("@")[0]
+        raise HarnessError(f"{folder}: no study was started here; `harness run {study}` does")
+    return plan
+
+
+def collect(folder: Path, plan: dict[str, Any]) -> dict[str, pd.DataFrame]:
+    """The tables `runs`, `transfer`, `curves` of the planned runs; unfinished ones are rows with their state."""
+    runs, transfer, curves = [], [], []
+    for planned in plan["runs"]:
+        run_id = planned["run_id"]
+        result = read_result(folder / run_id)
+        if result is None:
+            runs.append(unfinished_row(folder, plan, planned))
+            continue
+        runs.append(result)
+        transfer += transfer_rows(folder / run_id, result)
+        curves += curve_rows(folder / run_id, result)
+    return {
+        "runs": table(runs, list(RUNS)),
+        "transfer": table(transfer, list(TRANSFER)),
+        "curves": table(curves, list(CURVES)),
+    }
+
+
+def unfinished_row(folder: Path, plan: dict[str, Any], planned: dict[str, Any]) -> dict[str, Any]:
+    """A run that has no result: what the plan says of it, and its state."""
+    state = run_state(folder, planned["run_id"])
+    known = {name: planned[name] for name in RUNS if name in planned and name not in ("samples_seen",)}
+    return known | {
+        "study": plan["name"],
+        "dataset": plan["dataset"],
+        "state": state["state"],
+        "reason": state["reason"],
+    }
+
+
+def transfer_rows(folder: Path, result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of every target and protocol that was evaluated for this run."""
+    rows = []
+    for path in sorted((folder / "transfer").glob("*.json")):
+        content = read_json(path)
+        for row in (content or {}).get("rows", []):
+            rows.append({name: result[name] for name in TRANSFER_RUN_COLUMNS} | row)
+    return rows
+
+
+def curve_rows(folder: Path, result: dict[str, Any]) -> list[dict[str, Any]]:
+    """metrics.jsonl in long form."""
+    flops = result["training_flops_per_image"]
+    rows = []
+    for line in read_metrics(folder):
+        head = {
+            "run_id": result["run_id"],
+            "samples_seen": line["samples_seen"],
+            "exaflops": flops * line["samples_seen"] / 1e18,
+            "split": line["split"],
+        }
+        rows += [
+            head | {"metric": metric, "value": value}
+            for metric, value in line.items()
+            if metric not in ("samples_seen", "split")
+        ]
+    return rows
+
+
+def table(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    """A frame with exactly the documented columns, in order, typed."""
+    frame = pd.DataFrame(rows, columns=pd.Index(columns))
+    kinds = {**RUNS, **TRANSFER, **CURVES}
+    return frame.astype({name: DTYPES[kinds[name].kind] for name in columns})
+
+
+def write(tables: dict[str, pd.DataFrame], out: Path, form: str) -> list[Path]:
+    """Write the tables as csv or parquet; returns the paths."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, frame in tables.items():
+        path = out / f"{name}.{form}"
+        if form == "csv":
+            frame.to_csv(path, index=False)
+        else:
+            try:
+                frame.to_parquet(path, index=False)
+            except ImportError as error:
+                raise HarnessError("parquet needs pyarrow: pip install pyarrow (or --format csv)") from error
+        paths.append(path)
+    return paths

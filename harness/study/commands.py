@@ -1,0 +1,240 @@
+"""The commands about studies: plan, run, status, results, report."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from harness.cell import study_folder
+from harness.config import DeviceConfig
+from harness.errors import ConfigError
+from harness.paths import runs_root
+from harness.run_folder import write_json
+from harness.study import collect, spec
+from harness.study.console import wide_console
+from harness.study.status import remaining_seconds, study_states, unplanned
+
+NOT_AXES_WARNING = "status, results and report read what `harness run` left; of overrides they take data=NAME alone"
+
+
+def plan_command(name: str, overrides: list[str], as_csv: bool, as_json: bool) -> int:
+    """Print every run of a study and what it will cost; start nothing."""
+    from harness.study import plan as planning
+
+    plan = planning.make(name, overrides)
+    selected = {cell.run_id for cell in plan.selected}
+    rows = [row for row in planning.rows(plan) if row["run_id"] in selected]
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return 0
+    if as_csv:
+        import pandas as pd
+
+        print(pd.DataFrame(rows).to_csv(index=False), end="")
+        return 0
+    console = wide_console()
+    table = Table(title=f"{plan.study.title} on {plan.dataset.name}", caption_justify="left")
+    headers = ("run", "images", "epochs", "samples seen", "parameters", "forward MFLOPs", "exaFLOPs", "device", "cost")
+    for header in headers:
+        table.add_column(header, justify="left" if header == "run" else "right", no_wrap=header == "run")
+    for row in rows:
+        table.add_row(
+            row["run_id"],
+            f"{row['subset_samples']:,}",
+            f"{row['epochs_of_subset']:.1f}",
+            f"{row['samples_seen']:,}",
+            f"{row['parameters']:,}",
+            f"{2 * row['forward_macs_per_image'] / 1e6:.2f}",
+            f"{row['exaflops']:.3g}",
+            duration(row["device_seconds"]),
+            f"{row['cost']:.2f} {row['currency']}",
+        )
+    console.print(table)
+    console.print(totals(rows, plan.cells[0].config.device), highlight=False)
+    print_skipped(plan.skipped)
+    return 0
+
+
+def totals(rows: list[dict[str, Any]], device: DeviceConfig) -> str:
+    """The plan in one line, with what its times rest on."""
+    seconds = sum(row["device_seconds"] for row in rows)
+    measured = sum(row["time_basis"] == "measured" for row in rows)
+    basis = f"{measured} of {len(rows)} times measured by `harness calibrate`"
+    if measured < len(rows):
+        basis += f", others from {100 * device.utilisation:.0f} % of the peak of {device.name}"
+    return (
+        f"{len(rows)} runs ({sum(row['finished'] for row in rows)} finished), "
+        f"{sum(row['exaflops'] for row in rows):.3g} exaFLOPs, {duration(seconds)} of one device ({basis}), "
+        f"{sum(row['cost'] for row in rows):.2f} {device.currency}, "
+        f"{sum(row['checkpoint_bytes'] for row in rows) / 1e6:,.1f} MB of checkpoints"
+    )
+
+
+def calibrate_command(name: str, overrides: list[str]) -> int:
+    """Time a few steps of each model of a study on this machine; `plan` uses what is found."""
+    from harness.study import calibrate
+    from harness.study import plan as planning
+
+    plan = planning.make(name, overrides)
+    slots = planning.slots_of(plan.cells[0].config.launcher)
+    print(f"timing each model, {slots} side by side, about {calibrate.SECONDS_A_MODEL:.0f} s each …")
+    for cell, speed in calibrate.calibrate(plan.selected, plan.dataset.channels, slots, runs_root()):
+        flops = speed * cell.cost.training_flops_per_image
+        print(f"  {cell.config.model.name:20s} {speed:10,.0f} images/s  {flops / 1e9:8.1f} GFLOP/s a run")
+    print(calibrate.calibration_path(runs_root()))
+    return 0
+
+
+def run_command(name: str, overrides: list[str]) -> int:
+    """Start every run that is not finished; the same command goes on after anything."""
+    from harness.study import launch
+    from harness.study import plan as planning
+
+    plan = planning.make(name, overrides)
+    planning.check_budget(plan)
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    planning.record(plan)
+    print_skipped(plan.skipped)
+    left_alone = unplanned(plan.folder, [cell.run_id for cell in plan.cells])
+    if left_alone:
+        print(f"{len(left_alone)} run folders belong to no cell of this study any more and are left alone: ")
+        print("  " + ", ".join(left_alone[:5]) + (" …" if len(left_alone) > 5 else ""))
+    outcome = launch.run(plan)
+    print(
+        f"{plan.name}@{plan.dataset.name}: {len(outcome.finished)} runs finished now, "
+        f"{len(outcome.already_finished)} before, {len(outcome.failed)} failed; folder {plan.folder}"
+    )
+    for run_id, reason in outcome.failed.items():
+        print(f"\nfailed: {run_id}\n  {reason}")
+    if outcome.interrupted:
+        print("interrupted; the same command goes on from the last checkpoints")
+    return outcome.exit_code
+
+
+def status_command(name: str, overrides: list[str]) -> int:
+    """Print where every run of a study stands."""
+    folder = instance_folder(name, overrides)
+    plan = collect.read_plan(folder)
+    run_ids = [row["run_id"] for row in plan["runs"]]
+    states = study_states(folder, run_ids)
+    horizons = {row["run_id"]: row["samples_seen"] for row in plan["runs"]}
+    table = Table(title=f"{plan['name']}@{plan['dataset']}")
+    for header in ("run", "state", "progress", "images/s", "best val top-1", "attempt", "note"):
+        table.add_column(header, justify="left" if header in ("run", "state", "note") else "right")
+    for state in states:
+        table.add_row(*status_row(state, horizons[state["run_id"]]))
+    console = wide_console()
+    console.print(table)
+    counts = {s: sum(state["state"] == s for state in states) for s in ("finished", "running", "waiting", "failed")}
+    running = max(1, counts["running"])
+    seconds = remaining_seconds(states, horizons, running)
+    left = "" if seconds is None else f" · {duration(seconds)} left"
+    console.print(", ".join(f"{count} {state}" for state, count in counts.items()) + left, highlight=False)
+    for run_id in unplanned(folder, run_ids):
+        console.print(f"not in the study any more: {run_id}", highlight=False)
+    return 0
+
+
+def status_row(state: dict[str, Any], horizon: int) -> list[str]:
+    """One line of the status table."""
+    seen = horizon if state["state"] == "finished" else int(state.get("samples_seen") or 0)
+    best = state.get("best_val_top1")
+    speed = state.get("images_per_second") if state["state"] == "running" else None
+    note = f"{state['reason']}: {state.get('error') or ''}" if state["state"] == "failed" else ""
+    return [
+        state["run_id"],
+        state["state"],
+        f"{100 * seen / horizon:.0f} %",
+        "" if speed is None else f"{float(speed):,.0f}",
+        "" if best is None else f"{100 * float(best):.1f} %",
+        str(state.get("attempt") or ""),
+        note.strip(),
+    ]
+
+
+def results_command(name: str, overrides: list[str], out: Path, form: str) -> int:
+    """Write the results tables of a study."""
+    folder = instance_folder(name, overrides)
+    plan = collect.read_plan(folder)
+    tables = collect.collect(folder, plan)
+    for path in collect.write(tables, out, form):
+        print(path)
+    write_json(out / "study.json", study_json(folder, plan))
+    return 0
+
+
+def report_command(name: str, overrides: list[str]) -> int:
+    """Tables, figures, the verdict and an HTML page, from the run folders."""
+    from analysis.commands import report_command as build_report
+
+    folder = instance_folder(name, overrides)
+    plan = collect.read_plan(folder)
+    tables = collect.collect(folder, plan)
+    out = folder / "report"
+    collect.write(tables, out / "tables", "csv")
+    write_json(out / "tables" / "study.json", study_json(folder, plan))
+    return build_report(out / "tables", out)
+
+
+def study_json(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    """What the analysis needs to know of a study beside its tables."""
+    study = plan["name"]
+    default_data = spec.load(study).data if is_shipped(study) else plan["dataset"]
+    data = "" if default_data == plan["dataset"] else f" data={plan['dataset']}"
+    environments = [collect.read_json(path) or {} for path in sorted(folder.glob("*/environment.json"))[:1]]
+    environment = {key: value for key, value in (environments or [{}])[0].items() if key != "git_diff"}
+    return {key: value for key, value in plan.items() if key != "runs"} | {
+        "command": f"harness run {study}{data} && harness report {study}{data}",
+        "sizes": sorted({row["subset_samples"] for row in plan["runs"]}),
+        "expected_runs": len(plan["runs"]),
+        "planned": {
+            "runs": len(plan["runs"]),
+            "exaflops": sum(row["exaflops"] for row in plan["runs"]),
+            "device_days": sum(row["device_days"] for row in plan["runs"]),
+        },
+        "environment": environment,
+    }
+
+
+def is_shipped(study: str) -> bool:
+    """Whether `study` is a file in sweeps/."""
+    try:
+        spec.find(study)
+    except ConfigError:
+        return False
+    return True
+
+
+def instance_folder(name: str, overrides: list[str]) -> Path:
+    """The folder of a study's instance: `data=` names another one than the study's own."""
+    from harness.study.plan import study_name
+
+    data = None
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key not in ("data", "data.name"):
+            raise ConfigError(f"{override}: {NOT_AXES_WARNING}")
+        data = value
+    folder = study_folder(runs_root(), study_name(name), data or "")
+    if data is not None:
+        return folder
+    if is_shipped(name):
+        return study_folder(runs_root(), study_name(name), spec.load(name).data)
+    spec.find(name)  # raises, with near matches
+    return folder
+
+
+def print_skipped(skipped: list[dict[str, Any]]) -> None:
+    """Say which sizes are left out, and why."""
+    for item in skipped:
+        print(f"subset {item['subset']} is left out: {item['reason']}")
+
+
+def duration(seconds: float) -> str:
+    """'35 s', '12 min', '3.4 h', '2.1 days'."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86_400:.1f} days"

@@ -1,0 +1,33 @@
+"""One optimiser step."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from harness.config import RecipeConfig
+
+
+def training_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    recipe: RecipeConfig,
+    precision: str,
+) -> torch.Tensor:
+    """One optimiser step on one batch; returns the mean loss (0-d tensor on the device).
+
+    Args:
+        images: (B, C, H, W) float32 in [-1, 1] on the model's device.
+        labels: (B,) int64 on the model's device.
+        precision: fp32 | bf16 (autocast).
+    """
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
+        logits = model(images)
+    loss = F.cross_entropy(logits.float(), labels, label_smoothing=recipe.label_smoothing)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    if recipe.clip_norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
+    optimizer.step()
+    return loss.detach()

@@ -1,0 +1,248 @@
+"""Packing: uniform shuffle, exact content, same bytes whatever the workers, resumable after SIGKILL."""
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import webdataset
+from PIL import Image
+
+from harness.compose import compose
+from harness.config import DataConfig
+from harness.data.manifest import Dataset, open_dataset
+from harness.data.pack import pack
+from harness.data.shard import member_key
+from harness.errors import DatasetError
+from tests.conftest import ROOT, TINY_DATA, harness
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "cache" not in path.parts
+    }
+
+
+def folder_of_images(root: Path, per_class: int = 30) -> Path:
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog", "ünïcode 类"):
+        (root / name / "deeper").mkdir(parents=True)
+        for i in range(per_class):
+            pixels = rng.integers(0, 255, (20, 30, 3), dtype=np.uint8)
+            where = root / name / ("deeper" if i % 2 else "") / f"{i}.{'JPEG' if i % 3 else 'png'}"
+            Image.fromarray(pixels).save(where)
+    return root
+
+
+def folder_config(path: Path, **changes: object) -> DataConfig:
+    base = compose(["data=folder", "data.name=mine", f"data.path='{path}'"]).data
+    return dataclasses.replace(base, **{"image_size": 16, **changes})  # type: ignore[arg-type]
+
+
+def test_any_webdataset_reader_reads_the_shards(tiny: Dataset) -> None:
+    shards = [str(tiny.folder / shard["file"]) for shard in tiny.splits["train"].shards]
+    samples = list(webdataset.WebDataset(shards, shardshuffle=False).decode("l8"))
+    index = tiny.index("train")
+    assert [int(sample["cls"]) for sample in samples] == index["label"].tolist()
+    assert len({sample["__key__"] for sample in samples}) == 600
+    assert samples[0]["png"].shape == (16, 16)
+
+
+def test_index_rows_point_at_the_image_bytes(tiny: Dataset) -> None:
+    shard = tiny.folder / tiny.splits["train"].shards[1]["file"]
+    rows = tiny.index("train")
+    rows = rows[rows["shard"] == 1]
+    with tarfile.open(shard) as tar:
+        members = [member for member in tar.getmembers() if member.name.endswith(".png")]
+        assert len(members) == len(rows)
+        for member, row in zip(members, rows, strict=True):
+            assert (member.offset_data, member.size) == (int(row["offset"]), int(row["size"]))
+            assert member_key(shard, int(row["offset"])) + ".png" == member.name
+
+
+def test_the_manifest_counts_what_is_there(tiny: Dataset) -> None:
+    manifest = json.loads((tiny.folder / "manifest.json").read_text())
+    for name, split in tiny.splits.items():
+        index = tiny.index(name)
+        assert split.samples == len(index) == sum(shard["samples"] for shard in split.shards)
+        assert split.class_counts == np.bincount(index["label"], minlength=10).tolist()
+        for shard in split.shards:
+            data = (tiny.folder / shard["file"]).read_bytes()
+            assert (len(data), hashlib.sha256(data).hexdigest()) == (shard["bytes"], shard["sha256"])
+    assert tiny.class_names == list("0123456789")
+    assert manifest["splits"]["train"]["samples"] == 600
+
+
+def test_the_same_bytes_with_one_worker_and_with_three(tmp_path: Path, data_folder: Path) -> None:
+    pack(compose(TINY_DATA).data, tmp_path, workers=3, progress=False)
+    assert tree(tmp_path / "tiny") == tree(data_folder / "tiny")
+
+
+def test_another_seed_is_another_order_of_other_images_and_more_samples_keep_the_first_ones(tmp_path: Path) -> None:
+    base = compose(TINY_DATA).data
+    digests = set()
+    for changes in ({}, {"seed": 1}):
+        folder = pack(dataclasses.replace(base, name=f"s{len(digests)}", **changes), tmp_path, 1, progress=False)
+        digests.add(open_dataset(folder).digest)
+    assert len(digests) == 2
+
+
+def test_sigkill_while_packing_then_again_gives_the_same_bytes(tmp_path: Path) -> None:
+    words = [*TINY_DATA, "data.samples=6000", "data.shard_samples=200"]
+    reference = pack(compose(words).data, tmp_path / "undisturbed", workers=1, progress=False)
+    env = dict(os.environ) | {"HARNESS_DATA": str(tmp_path / "killed"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "harness.cli", "data", "pack", "glyphs", "--workers", "2", *words[1:]]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
+    records = tmp_path / "killed" / "tiny" / ".packing"
+    deadline = time.monotonic() + 60
+    while len(list(records.glob("train-*.json"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = len(list(records.glob("*.tar.json")))
+    assert 3 <= done < 32
+    assert not (tmp_path / "killed" / "tiny" / "manifest.json").exists()
+    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
+    assert tree(tmp_path / "killed" / "tiny") == tree(reference)
+
+
+def test_a_second_pack_changes_nothing_and_another_configuration_is_refused(tmp_path: Path) -> None:
+    cfg = compose(TINY_DATA).data
+    folder = pack(cfg, tmp_path, 1, progress=False)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    pack(cfg, tmp_path, 1, progress=False)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    with pytest.raises(DatasetError, match=r"data\.name"):
+        pack(dataclasses.replace(cfg, samples="700"), tmp_path, 1, progress=False)
+    assert open_dataset(folder).splits["train"].samples == 600
+    pack(dataclasses.replace(cfg, samples="700"), tmp_path, 1, force=True, progress=False)
+    assert open_dataset(folder).splits["train"].samples == 700
+
+
+def test_files_that_are_no_data_set_are_never_removed(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "thesis.tex").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(DatasetError, match="no data set"):
+            pack(compose(TINY_DATA).data, tmp_path, 1, force=force, progress=False)
+    assert (tmp_path / "tiny" / "thesis.tex").read_text() == "mine"
+
+
+def test_class_folders_become_a_set_with_splits_of_every_image_once(tmp_path: Path) -> None:
+    images = folder_of_images(tmp_path / "images")
+    dataset = open_dataset(pack(folder_config(images), tmp_path, 2, progress=False))
+    assert dataset.class_names == ["cat", "dog", "ünïcode 类"]
+    assert {name: split.samples for name, split in dataset.splits.items()} == {"train": 72, "val": 9, "test": 9}
+    origins = np.concatenate([dataset.index(name)["origin"] for name in dataset.splits])
+    assert len(np.unique(origins)) == 90
+
+
+def test_given_splits_are_kept(tmp_path: Path) -> None:
+    for split in ("train", "val", "test"):
+        folder_of_images(tmp_path / "images" / split, per_class={"train": 8, "val": 2, "test": 3}[split])
+    dataset = open_dataset(pack(folder_config(tmp_path / "images"), tmp_path, 1, progress=False))
+    assert {name: split.samples for name, split in dataset.splits.items()} == {"train": 24, "val": 6, "test": 9}
+
+
+def test_a_class_that_training_lacks_and_an_empty_class_are_errors(tmp_path: Path) -> None:
+    images = folder_of_images(tmp_path / "images")
+    (images / "empty").mkdir()
+    with pytest.raises(DatasetError, match="empty"):
+        pack(folder_config(images), tmp_path, 1, progress=False)
+    folder_of_images(tmp_path / "split" / "train", 4)
+    folder_of_images(tmp_path / "split" / "test", 4)
+    (tmp_path / "split" / "test" / "cat").rename(tmp_path / "split" / "test" / "cow")
+    with pytest.raises(DatasetError, match="cow"):
+        pack(folder_config(tmp_path / "split"), tmp_path / "out", 1, progress=False)
+
+
+def test_bad_files_are_dropped_counted_and_named(tmp_path: Path) -> None:
+    images = folder_of_images(tmp_path / "images")
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(buffer, "JPEG")
+    (images / "cat" / "cut.jpg").write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
+    (images / "cat" / "zero.jpg").write_bytes(b"")
+    (images / "dog" / "text.png").write_text("no image")
+    (images / "dog" / "._side.jpg").write_text("no image either")
+    (images / "dog" / "notes.txt").write_text("not counted as an image")
+    (images / "dog" / "loop").symlink_to(images)
+    with pytest.raises(DatasetError, match="max_dropped"):
+        pack(folder_config(images, max_dropped=0.01), tmp_path / "strict", 1, progress=False)
+    folder = pack(folder_config(images, max_dropped=0.1), tmp_path / "loose", 1, progress=False)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["dropped"] == {"truncated": 1, "empty": 1, "not_an_image": 1}
+    assert sum(split["samples"] for split in manifest["splits"].values()) == 90
+    with open(folder / "dropped.csv", newline="") as file:
+        rows = {(row["image"], row["reason"]) for row in csv.DictReader(file)}
+    assert rows == {("cat/cut.jpg", "truncated"), ("cat/zero.jpg", "empty"), ("dog/text.png", "not_an_image")}
+    assert manifest["notes"]["passed_over"]["hidden or side file"] == 1
+    assert manifest["notes"]["passed_over"]["extension .txt"] == 1
+
+
+def test_fashion_mnist_that_is_nowhere_names_three_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.data.sources import arrays
+
+    monkeypatch.setattr(arrays, "DEBIAN_FASHION_MNIST", tmp_path / "nowhere")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(DatasetError) as caught:
+        pack(compose(["data=fashion_mnist"]).data, tmp_path, 1, progress=False)
+    for way in ("data.path=DIR", "apt-get install dataset-fashion-mnist", "torchvision"):
+        assert way in str(caught.value)
+
+
+@pytest.mark.skipif(
+    not Path("/usr/share/datasets/fashion-mnist").exists() and not os.environ.get("HARNESS_CI"),
+    reason="Debian's dataset-fashion-mnist is not installed",
+)
+def test_fashion_mnist_keeps_its_test_images_and_cuts_validation_from_training(tmp_path: Path) -> None:
+    dataset = open_dataset(pack(compose(["data=fashion_mnist"]).data, tmp_path, 2, progress=False))
+    assert {name: split.samples for name, split in dataset.splits.items()} == {
+        "train": 55_000,
+        "val": 5_000,
+        "test": 10_000,
+    }
+    assert dataset.splits["test"].class_counts == [1000] * 10
+    total = np.array(dataset.splits["train"].class_counts) + np.array(dataset.splits["val"].class_counts)
+    assert total.tolist() == [6000] * 10
+
+
+def test_damage_is_found_and_named(tmp_path: Path) -> None:
+    folder = pack(compose(TINY_DATA).data, tmp_path, 1, progress=False)
+    assert harness("data", "check", str(folder)).returncode == 0
+    shard = folder / "train-000001.tar"
+    whole = shard.read_bytes()
+    row = open_dataset(folder).index("train")[300]
+    flipped = bytearray(whole)
+    flipped[int(row["offset"]) + 60] ^= 0xFF
+    shard.write_bytes(flipped)
+    done = harness("data", "check", str(folder), check=False)
+    assert done.returncode == 1
+    assert "train-000001.tar" in done.stdout
+    shard.write_bytes(whole[:-512])
+    with pytest.raises(DatasetError, match=r"train-000001\.tar"):
+        open_dataset(folder)
+    shard.unlink()
+    with pytest.raises(DatasetError, match="missing"):
+        open_dataset(folder)
+
+
+def test_keys_list_what_a_run_sees(tiny: Dataset) -> None:
+    packed = harness("data", "keys", str(tiny.folder), "--subset", "50").stdout.split()
+    epoch = harness("data", "keys", str(tiny.folder), "--subset", "50", "--seed", "0", "--epoch", "3").stdout.split()
+    assert len(packed) == 50
+    assert sorted(packed) == sorted(epoch)
+    assert packed != epoch
+    shorter = harness("data", "keys", str(tiny.folder), "--subset", "20").stdout.split()
+    assert shorter == packed[:20]

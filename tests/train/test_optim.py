@@ -1,0 +1,80 @@
+"""Schedules as pure functions, decay on matrices alone, and what a horizon of zero steps does."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from harness.config import RecipeConfig
+from harness.errors import ConfigError
+from harness.train.loop import milestones, step_seed
+from harness.train.optim import build_optimizer, learning_rate, total_steps
+
+RECIPE = RecipeConfig(
+    name="t", source="test", samples_seen="10k", batch_size=100, learning_rate=1.0, weight_decay=0.1, warmup="10%"
+)
+
+
+def test_cosine_starts_after_warmup_and_ends_at_zero() -> None:
+    assert learning_rate(0, RECIPE, 10_000) == pytest.approx(100 / 1100)
+    assert learning_rate(1000, RECIPE, 10_000) == 1.0
+    assert learning_rate(5500, RECIPE, 10_000) == pytest.approx(0.5)
+    assert learning_rate(10_000, RECIPE, 10_000) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_linear_and_constant_by_hand() -> None:
+    linear = dataclasses.replace(RECIPE, schedule="linear", warmup="0")
+    assert [learning_rate(s, linear, 1000) for s in (0, 250, 1000)] == [1.0, 0.75, 0.0]
+    constant = dataclasses.replace(RECIPE, schedule="constant")
+    assert learning_rate(9_900, constant, 10_000) == 1.0
+
+
+@given(st.integers(0, 99))
+def test_the_rate_never_exceeds_the_recipe_and_is_positive_before_the_end(step: int) -> None:
+    rate = learning_rate(step * 100, RECIPE, 10_000)
+    assert 0 < rate <= 1.0
+
+
+def test_an_unknown_name_gets_near_matches() -> None:
+    with pytest.raises(ConfigError, match="cosine"):
+        learning_rate(0, dataclasses.replace(RECIPE, schedule="cosin"), 1000)
+    with pytest.raises(ConfigError, match="adamw"):
+        build_optimizer(nn.Linear(2, 2), dataclasses.replace(RECIPE, optimizer="adam2"))
+
+
+def test_total_steps_rounds_and_refuses_none() -> None:
+    assert total_steps(RECIPE) == 100
+    assert total_steps(dataclasses.replace(RECIPE, samples_seen="149")) == 1
+    with pytest.raises(ConfigError, match="no step"):
+        total_steps(dataclasses.replace(RECIPE, samples_seen="49"))
+
+
+def test_decay_is_on_matrices_and_kernels_only() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.LayerNorm(4), nn.Linear(4, 4))
+    model.pos_embed = nn.Parameter(torch.zeros(1, 3, 4))
+    decayed, plain = build_optimizer(model, RECIPE).param_groups
+    assert {tuple(p.shape) for p in decayed["params"]} == {(2, 1, 3, 3), (4, 4)}
+    assert decayed["weight_decay"] == 0.1
+    assert plain["weight_decay"] == 0.0
+    assert (1, 3, 4) in {tuple(p.shape) for p in plain["params"]}
+    assert sum(p.numel() for p in model.parameters()) == sum(
+        p.numel() for group in (decayed, plain) for p in group["params"]
+    )
+
+
+@given(st.integers(1, 5000), st.integers(1, 100))
+def test_milestones_are_at_most_count_and_end_at_the_last_step(steps: int, count: int) -> None:
+    marks = milestones(steps, count)
+    assert max(marks) == steps
+    assert min(marks) >= 1
+    assert len(marks) == min(steps, count)
+
+
+def test_step_seeds_differ_and_repeat() -> None:
+    seeds = {step_seed(seed, step) for seed in range(3) for step in range(1000)}
+    assert len(seeds) == 3000
+    assert step_seed(1, 2) == step_seed(1, 2)
+    assert all(0 <= seed < 2**63 for seed in seeds)
