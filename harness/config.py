@@ -45,6 +45,9 @@ class ViTConfig:
     depth: int = MISSING
     heads: int = MISSING
     mlp_ratio: float = 4.0
+    activation: str = "gelu"  # the exact form; 'gelu_tanh' is flax's, as the authors trained
+    dropout: float = 0.0  # after the position embedding and every dense layer except qkv
+    init: str = "paper"  # the authors' initial weights; 'timm' for timm's own
 
 
 @dataclass
@@ -54,10 +57,12 @@ class ResNetConfig:
     layers: list[int] = MISSING  # blocks a stage
     channels: list[int] = MISSING  # output channels a stage
     stem_channels: int = 64
-    stem: str = "fixed"  # timm's BiT stem (7x7 stride 2, pool); 'small': one 3x3 convolution of stem_stride
+    stem: str = "fixed"  # timm's BiT stem (7x7 stride 2, pool); 'same': with SAME padding throughout, as the
+    # released hybrids; 'small': one 3x3 convolution of stem_stride
     stem_stride: int = 2  # of the 'small' stem
     block: str = "bottleneck"  # or 'basic'
     groups: int = 32  # of GroupNorm
+    preactivation: bool = True  # false: the post-activation ResNet of the released hybrids
 
 
 @dataclass
@@ -69,6 +74,9 @@ class ModelConfig:
     image_size: int = 224
     vit: ViTConfig | None = None
     resnet: ResNetConfig | None = None
+    timm: bool = False  # `name` is one of timm's models; vit and resnet stay null
+    head: str = "linear"  # or 'hidden_tanh', the paper's pre-training head; the last layer starts at zero
+    head_bias: float = 0.0  # -10 for sigmoid losses
 
 
 @dataclass
@@ -110,8 +118,10 @@ class DeviceConfig:
     """conf/device/: what a run is trained on, for the plan and for the precision rule."""
 
     name: str = MISSING
-    kind: str = MISSING  # cpu | cuda
+    kind: str = MISSING  # cpu | cuda | tpu (plans only)
     peak_flops_fp32: float = MISSING  # dense FLOP/s of one device
+    peak_flops_tf32: float | None = None
+    peak_flops_fp16: float | None = None
     peak_flops_bf16: float | None = None
     utilisation: float = MISSING  # stated share of the peak that training reaches, used where nothing is measured
     memory_bytes: float | None = None

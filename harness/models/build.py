@@ -1,191 +1,164 @@
-"""Names to networks: ViT, BiT ResNet and their hybrid, built from timm's classes.
+"""Names and numbers to timm modules: ViT, BiT-style ResNet, hybrid, or any classifier of timm.
 
-`vit` alone is a Vision Transformer (arXiv 2010.11929 §3.1), `resnet` alone a BiT ResNet (arXiv 1912.11370:
-pre-activation, GroupNorm, weight standardisation), both together the paper's hybrid: a ViT on 1 x 1 patches of the
-ResNet's feature map. Every network has timm's forward_features and forward_head(x, pre_logits=True).
+`harness.models.check.check_model` says what is impossible before anything is built. The modules are timm's
+own classes with timm's parameter names, so checkpoints, feature extraction and position-embedding resizing
+from timm work on them. Every model has `forward_features(x)` and `forward_head(x, pre_logits=True)`.
 """
 
 from functools import partial
 from typing import Any
 
-import torch
-from timm.layers import GroupNormAct, HybridEmbed, StdConv2d
+import timm
+from timm.layers import GroupNormAct, HybridEmbed, StdConv2d, StdConv2dSame
 from timm.models.resnetv2 import ResNetV2
 from timm.models.vision_transformer import VisionTransformer
-from torch import nn
+from torch import Tensor, nn
 
-from harness.config import ModelConfig, ResNetConfig, ViTConfig
-from harness.errors import ConfigError, near_matches
+from harness.config import ModelConfig, ResNetConfig
+from harness.errors import ConfigError
+from harness.models.check import check_model
+from harness.models.initialise import PretrainHead, initialise_vit, zero_head
 
-STEMS = ("fixed", "small")
-BLOCKS = ("bottleneck", "basic")
-STD_CONV_EPS = 1e-8  # timm's BiT models
+_ACTIVATIONS: dict[str, Any] = {"gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, approximate="tanh")}
 
 
 def build_model(cfg: ModelConfig, num_classes: int, channels: int, device: str = "cpu") -> nn.Module:
-    """The network with a zero-initialised linear head, initialised from torch's global random generator.
+    """The module of `cfg`, freshly initialised from torch's global generator (`torch.manual_seed`).
+
+    Takes images (B, channels, image_size, image_size), gives logits (B, num_classes). Attention is fused or not
+    as timm's switch says when the network is built (harness.models.precision.attention_path).
 
     Args:
-        num_classes: width of the head.
+        cfg: one file of conf/model.
+        num_classes: outputs of the head; 0 leaves the head out (features of shape (B, D)).
         channels: of the images, 1 or 3.
-        device: 'meta' builds without memory, for counting.
-    Raises ConfigError, before anything is built, for a combination that cannot work.
+        device: 'meta' allocates no weights and initialises none; 'cpu' otherwise (move the module afterwards,
+            so that the initial weights do not depend on the device).
+
+    Raises:
+        ConfigError: the fields of `cfg` do not fit together; nothing has been built then.
     """
-    check(cfg)
-    model: nn.Module
-    if cfg.vit is not None and cfg.resnet is not None:
-        model = build_hybrid(cfg.vit, cfg.resnet, cfg.image_size, num_classes, channels, device)
-    elif cfg.vit is not None:
-        model = build_vit(cfg.vit, cfg.image_size, num_classes, channels, device)
-    else:
-        assert cfg.resnet is not None
-        model = build_resnet(cfg.resnet, num_classes, channels, device)
-    if cfg.vit is not None and device != "meta":
-        authors_qkv(model)
-    zero_head(model)
+    check_model(cfg)
+    if cfg.timm:
+        return _build_timm(cfg, num_classes, channels, device)
+    if cfg.vit is None:
+        return _build_resnet(cfg, num_classes, channels, device)
+    return _build_vit(cfg, num_classes, channels, device)
+
+
+def pre_logits(model: nn.Module, images: Tensor) -> Tensor:
+    """Features (B, D) of `images` (B, C, H, W): what the last linear layer sees.
+
+    With the paper's pre-training head that is after its hidden tanh layer, as in big_vision's evaluator.
+    """
+    features = model.forward_head(model.forward_features(images), pre_logits=True)  # type: ignore[operator]
+    head = getattr(model, "head", None)
+    return head.pre_logits(features) if isinstance(head, PretrainHead) else features
+
+
+def _build_vit(cfg: ModelConfig, num_classes: int, channels: int, device: str) -> nn.Module:
+    """A ViT, or with `cfg.resnet` a hybrid: the ResNet's feature map cut into patches of patch_size (1)."""
+    vit = cfg.vit
+    assert vit is not None
+    options: dict[str, Any] = {}
+    if cfg.resnet is not None:
+        backbone = _resnet(cfg.resnet, 0, channels, device, global_pool="")
+        options["embed_layer"] = partial(HybridEmbed, backbone=backbone)
+    model: Any = VisionTransformer(
+        img_size=cfg.image_size,
+        patch_size=vit.patch_size,
+        in_chans=channels,
+        num_classes=num_classes,
+        embed_dim=vit.width,
+        depth=vit.depth,
+        num_heads=vit.heads,
+        mlp_ratio=vit.mlp_ratio,
+        act_layer=_ACTIVATIONS[vit.activation],
+        # The paper's dropout places (B.1): after the position embedding and every dense layer but qkv.
+        pos_drop_rate=vit.dropout,
+        proj_drop_rate=vit.dropout,
+        weight_init="" if vit.init == "timm" else "skip",
+        device=device,
+        **options,
+    )
+    if vit.init == "paper":
+        initialise_vit(model)
+    if num_classes and cfg.head == "hidden_tanh":
+        model.head = PretrainHead(vit.width, num_classes, device)
+    zero_head(model.head, cfg.head_bias)
     return model
 
 
-def check(cfg: ModelConfig) -> None:
-    """Raise ConfigError naming the fields that do not go together."""
-    if cfg.vit is None and cfg.resnet is None:
-        raise ConfigError(f"model {cfg.name}: neither model.vit nor model.resnet is given")
-    if cfg.resnet is not None:
-        check_resnet(cfg.name, cfg.resnet)
-    if cfg.vit is None:
-        return
-    if cfg.vit.width % cfg.vit.heads:
-        raise ConfigError(
-            f"model {cfg.name}: model.vit.width={cfg.vit.width} is not divisible by model.vit.heads={cfg.vit.heads}"
-        )
-    if cfg.resnet is not None:
-        stride = total_stride(cfg.resnet)
-        if cfg.image_size % stride:
-            raise ConfigError(
-                f"model {cfg.name}: model.image_size={cfg.image_size} is not divisible by {stride}, "
-                "the stride of its ResNet"
-            )
-        if cfg.vit.patch_size != 1:
-            raise ConfigError(
-                f"model {cfg.name}: a hybrid has 1x1 patches, model.vit.patch_size is {cfg.vit.patch_size}"
-            )
-    elif cfg.image_size % cfg.vit.patch_size:
-        raise ConfigError(
-            f"model {cfg.name}: model.image_size={cfg.image_size} is not divisible by "
-            f"model.vit.patch_size={cfg.vit.patch_size}"
-        )
+def _build_resnet(cfg: ModelConfig, num_classes: int, channels: int, device: str) -> nn.Module:
+    assert cfg.resnet is not None
+    model = _resnet(cfg.resnet, num_classes, channels, device, global_pool="avg")
+    zero_head(model.head.fc, cfg.head_bias)
+    return model
 
 
-def check_resnet(name: str, cfg: ResNetConfig) -> None:
-    """Raise ConfigError naming the field of the ResNet that cannot work."""
-    for value, field, known in ((cfg.stem, "stem", STEMS), (cfg.block, "block", BLOCKS)):
-        if value not in known:
-            raise ConfigError(f"model {name}: model.resnet.{field}={value}.{near_matches(value, known)}")
-    if len(cfg.layers) != len(cfg.channels):
-        raise ConfigError(f"model {name}: model.resnet.layers and model.resnet.channels differ in length")
-    for channels in (cfg.stem_channels, *cfg.channels):
-        # timm rounds channels to multiples of 8: what is asked for would not be what is built
-        if channels % 8 or channels % cfg.groups:
-            raise ConfigError(
-                f"model {name}: {channels} channels are not divisible by 8 and by model.resnet.groups={cfg.groups}"
-            )
-
-
-def total_stride(cfg: ResNetConfig) -> int:
-    """Pixels of the image a position of the feature map stands for; each stage but the first halves the map."""
-    stem = 4 if cfg.stem == "fixed" else cfg.stem_stride
-    return int(stem * 2 ** (len(cfg.layers) - 1))
-
-
-def build_vit(cfg: ViTConfig, image_size: int, num_classes: int, channels: int, device: str) -> VisionTransformer:
-    """timm's VisionTransformer with a class token and learned position embeddings."""
-    return VisionTransformer(
-        img_size=image_size, patch_size=cfg.patch_size, in_chans=channels, **vit_arguments(cfg, num_classes, device)
-    )
-
-
-def vit_arguments(cfg: ViTConfig, num_classes: int, device: str) -> dict[str, Any]:
-    """What a ViT and the ViT of a hybrid have in common."""
-    return {
-        "embed_dim": cfg.width,
-        "depth": cfg.depth,
-        "num_heads": cfg.heads,
-        "mlp_ratio": cfg.mlp_ratio,
-        "weight_init": "jax",  # the authors': xavier-uniform kernels, MLP biases N(0, 1e-6)
-        "num_classes": num_classes,
-        "device": device,
-    }
-
-
-def build_resnet(cfg: ResNetConfig, num_classes: int, channels: int, device: str, pool: str = "avg") -> ResNetV2:
-    """timm's ResNetV2 as BiT uses it; the 'small' stem suits images for which a stride of 4 is too much."""
+def _resnet(cfg: ResNetConfig, num_classes: int, channels: int, device: str, global_pool: str) -> ResNetV2:
+    """timm's BiT ResNet; `width_factor` is not used since `channels` holds the widened numbers."""
+    same = cfg.stem == "same"
+    # eps as timm's resnetv2_*_bit and hybrid models
+    convolution = partial(StdConv2dSame if same else StdConv2d, eps=1e-8)
+    norm = partial(GroupNormAct, num_groups=cfg.groups)
+    basic = cfg.block == "basic"
     model = ResNetV2(
         layers=list(cfg.layers),
         channels=tuple(cfg.channels),
         num_classes=num_classes,
         in_chans=channels,
-        global_pool=pool,
+        global_pool=global_pool,
+        output_stride=4 * 2 ** len(cfg.layers),  # never replace a stage's stride by dilation
         stem_chs=cfg.stem_channels,
-        stem_type="fixed",
-        basic=cfg.block == "basic",
-        bottle_ratio=1.0 if cfg.block == "basic" else 0.25,
-        act_layer=nn.ReLU,
-        norm_layer=partial(GroupNormAct, num_groups=cfg.groups),
-        conv_layer=partial(StdConv2d, eps=STD_CONV_EPS),
+        stem_type="fixed" if cfg.stem == "small" else cfg.stem,
+        preact=cfg.preactivation,
+        basic=basic,
+        bottle_ratio=1.0 if basic else 0.25,  # timm keeps 1/4 for basic blocks unless told
+        norm_layer=norm,
+        conv_layer=convolution,
+        # As the released hybrids. Never with pre-activation: it would zero weight-standardised convolutions.
+        zero_init_last=not cfg.preactivation,
         device=device,
     )
     if cfg.stem == "small":
-        # timm's stems have stride 4 at least; the padding keeps out = ceil(in / stride)
-        stem = StdConv2d(
-            channels, cfg.stem_channels, 3, stride=cfg.stem_stride, padding=1, eps=STD_CONV_EPS, device=device
-        )
-        if device != "meta":
-            nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
-        model.stem = stem  # type: ignore[assignment]
+        model.stem = _small_stem(cfg, channels, device)
+        model.stem_feat_idx = 0
     return model
 
 
-def build_hybrid(
-    vit: ViTConfig, resnet: ResNetConfig, image_size: int, num_classes: int, channels: int, device: str
-) -> VisionTransformer:
-    """A ViT on 1 x 1 patches of a ResNet's feature map (arXiv 2010.11929 §3.1, 'Hybrid Architecture')."""
-    backbone = build_resnet(resnet, 0, channels, device, pool="")
-    return VisionTransformer(
-        img_size=image_size,
-        patch_size=1,
-        in_chans=channels,
-        embed_layer=partial(HybridEmbed, backbone=backbone),
-        **vit_arguments(vit, num_classes, device),
+def _small_stem(cfg: ResNetConfig, channels: int, device: str) -> nn.Sequential:
+    """One weight-standardised 3x3 convolution: timm's own stems have stride 4, too much for small images."""
+    stem = nn.Sequential()
+    convolution = StdConv2d(
+        channels, cfg.stem_channels, kernel_size=3, stride=cfg.stem_stride, padding=1, eps=1e-8, device=device
     )
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")  # as ResNetV2's convolutions
+    if convolution.bias is not None:
+        nn.init.zeros_(convolution.bias)
+    stem.add_module("conv", convolution)
+    if not cfg.preactivation:
+        stem.add_module("norm", GroupNormAct(cfg.stem_channels, num_groups=cfg.groups, device=device))
+    return stem
 
 
-def authors_qkv(model: nn.Module) -> None:
-    """Xavier-uniform for query, key and value each, as in the authors' code, where they are three matrices.
-
-    timm's weight_init='jax' treats the fused (3D, D) matrix as one, which makes its bound smaller by sqrt(2).
-    """
-    for name, parameter in model.named_parameters():
-        if name.endswith("attn.qkv.weight"):
-            for matrix in parameter.detach().chunk(3):
-                nn.init.xavier_uniform_(matrix)
-
-
-def zero_head(model: nn.Module) -> None:
-    """Zero the final linear layer, as the authors do: every class starts equally likely."""
-    head = classifier(model)
-    nn.init.zeros_(head.weight)
-    if head.bias is not None:
-        nn.init.zeros_(head.bias)
-
-
-def classifier(model: nn.Module) -> nn.Linear | nn.Conv2d:
-    """The layer that timm calls the classifier; a 1x1 convolution in ResNetV2."""
-    layer = model.get_classifier()  # type: ignore[operator]
-    assert isinstance(layer, nn.Linear | nn.Conv2d)
-    return layer
-
-
-def pre_logits(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    """(B, C, H, W) float images in [-1, 1] to (B, D) features: what the classifier would see."""
-    features: torch.Tensor = model.forward_head(model.forward_features(images), pre_logits=True)  # type: ignore[operator]
-    return features.flatten(1)
+def _build_timm(cfg: ModelConfig, num_classes: int, channels: int, device: str) -> nn.Module:
+    """A timm model with its own head and initial weights; the image size where it is fixed when built."""
+    options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels, "device": device}
+    pretrained = timm.get_pretrained_cfg(cfg.name)
+    if pretrained is not None and pretrained.fixed_input_size:
+        options["img_size"] = cfg.image_size
+    try:
+        model = timm.create_model(cfg.name, pretrained=False, **options)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"model.name={cfg.name}: timm cannot build it with image_size={cfg.image_size}, "
+            f"{channels} channels and {num_classes} classes: {error}"
+        ) from error
+    patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
+    if isinstance(patch, tuple) and any(cfg.image_size % side for side in patch):
+        raise ConfigError(
+            f"model.name={cfg.name}: image_size={cfg.image_size} is not divisible by its patch size {patch[0]}; "
+            "timm would cut the rest off."
+        )
+    return model

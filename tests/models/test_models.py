@@ -132,7 +132,9 @@ def test_precision_follows_the_device_and_the_size(tmp_path: Path) -> None:
     cpu = compose([]).device
     small = count(model_config("vit_pocket"), 10, 1)
     assert resolve(cpu, small) == ("fp32", "unfused")
-    assert resolve(dataclasses.replace(cpu, kind="cuda"), small) == ("bf16", "fused")
+    gpu = dataclasses.replace(cpu, kind="cuda", peak_flops_bf16=1e15)
+    assert resolve(gpu, small) == ("bf16", "fused")
+    assert resolve(dataclasses.replace(gpu, peak_flops_bf16=None), small) == ("fp32", "fused")
     assert resolve(cpu, small, precision="bf16", attention="fused") == ("bf16", "fused")
     large = dataclasses.replace(small, forward_macs_per_image=10**7)
     assert resolve(cpu, large)[0] == ("bf16" if cpu_has_native_bf16() else "fp32")
