@@ -5,13 +5,13 @@ Two ways to the pixels, the same sequence: splits whose decoded pixels fit under
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
 from harness.data.cache import open_pixels
+from harness.data.decoders import decode_batches
 from harness.data.manifest import Dataset
 from harness.data.order import batch as order_batch
 from harness.data.pixels import Pixels
@@ -29,23 +29,6 @@ class Batch(NamedTuple):
     labels: torch.Tensor
     mask: torch.Tensor
     ids: torch.Tensor
-
-
-class PaddedBatches(torch.utils.data.Dataset[Any]):
-    """A batch of positions to (images, padded positions, mask), decoded where it is asked for.
-
-    An error is returned, not raised: it crosses the border of the process as itself.
-    """
-
-    def __init__(self, pixels: Pixels, batch_size: int) -> None:
-        self.pixels, self.batch_size = pixels, batch_size
-
-    def __getitem__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | DatasetError:
-        padded, mask = pad(positions, self.batch_size)
-        try:
-            return np.stack([self.pixels[position] for position in padded]), padded, mask
-        except DatasetError as error:
-            return error
 
 
 class Labels:
@@ -135,35 +118,15 @@ def read(
     if isinstance(pixels, np.ndarray):
         for chosen in positions:
             padded, mask = pad(chosen, batch_size)
-            yield assemble(torch.from_numpy(pixels[padded]), labels, padded, mask)
+            yield assemble(torch.from_numpy(pixels.take(padded, axis=0)), labels, padded, mask)
         return
-    for item in decoded(PaddedBatches(pixels, batch_size), positions, workers):
-        if isinstance(item, DatasetError):
-            raise item
-        images, padded, mask = item
-        yield assemble(torch.as_tensor(images), labels, np.asarray(padded), np.asarray(mask))
-
-
-def decoded(reader: PaddedBatches, positions: Iterator[np.ndarray], workers: int) -> Iterator[Any]:
-    """Items of `reader` in the order of `positions`, made here or in worker processes.
-
-    Raises DatasetError when a worker dies, which is an error and never a hang.
-    """
-    if workers == 0:
-        yield from (reader[chosen] for chosen in positions)
-        return
-    # batch_size=None: one item of the sampler, a whole batch of positions, is one item of the dataset
-    loader: DataLoader[Any] = DataLoader(
-        reader, batch_size=None, sampler=positions, num_workers=workers, multiprocessing_context="fork"
-    )
-    try:
-        yield from loader
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise DatasetError(
-            f"{reader.pixels.dataset.folder}: {error}; out of memory? Fewer workers need less"
-        ) from error
+    for chosen, images in decode_batches(pixels, positions, batch_size, workers):
+        padded, mask = pad(chosen, batch_size)
+        if len(chosen) < batch_size:
+            images = np.concatenate(
+                [images, np.broadcast_to(images[:1], (batch_size - len(chosen), *images.shape[1:]))]
+            )
+        yield assemble(torch.from_numpy(images), labels, padded, mask)
 
 
 def pad(positions: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
