@@ -13,7 +13,7 @@ from harness.data.subset import Window, parse_size, window
 from harness.models.compute import Cost, count
 from harness.models.precision import resolve as resolve_precision
 from harness.run_folder import identity_hash, run_id
-from harness.train.schedule import learning_rate, total_steps
+from harness.train.schedule import check_recipe, total_steps
 
 FORMAT_VERSION = 1  # of the identity; a new number makes every run new
 
@@ -52,8 +52,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
     train_samples = dataset.splits["train"].samples
     subset_samples = parse_size(config.subset, train_samples)
     horizon_samples = total_steps(config.recipe) * config.recipe.batch_size
-    learning_rate(0, config.recipe, horizon_samples)
-    cost = count(config.model, dataset.num_classes, dataset.channels)
+    check_recipe(config.recipe)
+    cost = count(config.model, dataset.num_classes, dataset.channels, config.convention)
     precision, attention = resolve_precision(
         config.device, cost, precision=config.precision, attention=config.attention
     )
@@ -69,6 +69,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
         "precision": precision,
         "attention": attention,
         "order": config.order,
+        "convention": config.convention,
         "threads": config.launcher.threads,
     }
     config_hash = identity_hash(identity)

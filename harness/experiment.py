@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,10 @@ def make_job(folder: Path, cell: Cell, dataset: Dataset, device: torch.device, f
 def initial_model(cell: Cell, dataset: Dataset) -> nn.Module:
     """The network as it is before training: a function of the configuration and the seed."""
     torch.manual_seed(cell.config.seed)
-    return build_model(cell.config.model, dataset.num_classes, dataset.channels)
+    model = cell.config.model
+    if model.vit is not None and cell.config.recipe.dropout:
+        model = replace(model, vit=replace(model.vit, dropout=cell.config.recipe.dropout))
+    return build_model(model, dataset.num_classes, dataset.channels)
 
 
 def train_columns(job: TrainJob, cell: Cell) -> dict[str, Any]:

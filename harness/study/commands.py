@@ -87,10 +87,12 @@ def calibrate_command(name: str, overrides: list[str]) -> int:
 
 def run_command(name: str, overrides: list[str]) -> int:
     """Start every run that is not finished; the same command goes on after anything."""
+    from harness.data.declared import refuse_declared
     from harness.study import launch
     from harness.study import plan as planning
 
     plan = planning.make(name, overrides)
+    refuse_declared(plan.dataset)
     planning.check_budget(plan)
     plan.folder.mkdir(parents=True, exist_ok=True)
     planning.record(plan)

@@ -8,7 +8,8 @@ from typing import Any
 from harness.cell import Cell, resolve
 from harness.compose import compose
 from harness.config import LauncherConfig, TrainConfig
-from harness.data.manifest import Dataset, dataset_folder, open_dataset
+from harness.data.declared import open_or_declare
+from harness.data.manifest import Dataset
 from harness.data.subset import parse_size
 from harness.errors import ConfigError
 from harness.paths import data_root, runs_root
@@ -46,11 +47,12 @@ def make(name: str, overrides: list[str]) -> Plan:
     coordinates = spec.coordinates(study)
     wanted_coordinates, others = spec.narrow(coordinates, overrides)
     base = [f"data={study.data}", f"transfer={study.transfer}", *study.overrides]
-    configs: dict[tuple[str, str], TrainConfig] = {}
-    for model, recipe in dict.fromkeys((cell.model, cell.recipe) for cell in coordinates):
-        configs[model, recipe] = compose([*base, f"model={model}", f"recipe={recipe}", *others])
+    configs: dict[tuple[str, ...], TrainConfig] = {}
+    for key in dict.fromkeys((cell.model, cell.recipe, *cell.overrides) for cell in coordinates):
+        model, recipe, *block = key
+        configs[key] = compose([*base, f"model={model}", f"recipe={recipe}", *block, *others])
     first = next(iter(configs.values()))
-    dataset = open_dataset(dataset_folder(first.data, data_root()))
+    dataset = open_or_declare(first.data, data_root())
     available = dataset.splits["train"].samples
     cells: dict[spec.Coordinates, Cell] = {}
     skipped: dict[str, str] = {}
@@ -60,7 +62,7 @@ def make(name: str, overrides: list[str]) -> Plan:
             skipped[cell.subset] = f"{dataset.name} has {available:,} training images"
             continue
         config = replace(
-            configs[cell.model, cell.recipe],
+            configs[(cell.model, cell.recipe, *cell.overrides)],
             subset=cell.subset,
             seed=cell.seed,
             draw=spec.draw_of(study, cell),

@@ -169,7 +169,7 @@ def evaluate_split(job: TrainJob, split: str, positions: np.ndarray | None = Non
         batch_size=EVAL_BATCH_SIZE,
         positions=positions,
     )
-    return evaluate(job.model, batches, job.device, job.precision)
+    return evaluate(job.model, batches, job.device, job.precision, job.recipe.loss)
 
 
 def resume(job: TrainJob, optimizer: torch.optim.Optimizer) -> Progress | None:

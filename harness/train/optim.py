@@ -4,9 +4,6 @@ import torch
 from torch import nn
 
 from harness.config import RecipeConfig
-from harness.errors import ConfigError, near_matches
-
-OPTIMIZERS = ("adamw", "sgd")
 
 
 def build_optimizer(model: nn.Module, recipe: RecipeConfig) -> torch.optim.Optimizer:
@@ -15,8 +12,6 @@ def build_optimizer(model: nn.Module, recipe: RecipeConfig) -> torch.optim.Optim
     Tensors with fewer than two dimensions, position embeddings and class tokens are not decayed
     (big_vision's rule: `.*/kernel$`).
     """
-    if recipe.optimizer not in OPTIMIZERS:
-        raise ConfigError(f"recipe.optimizer={recipe.optimizer}.{near_matches(recipe.optimizer, OPTIMIZERS)}")
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():

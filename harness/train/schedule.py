@@ -7,6 +7,8 @@ from harness.data.subset import parse_size
 from harness.errors import ConfigError, near_matches
 
 SCHEDULES = ("cosine", "linear", "constant")
+OPTIMIZERS = ("adamw", "sgd")
+LOSSES = ("softmax", "sigmoid")
 
 
 def total_steps(recipe: RecipeConfig) -> int:
@@ -24,10 +26,21 @@ def total_steps(recipe: RecipeConfig) -> int:
     return steps
 
 
+def check_recipe(recipe: RecipeConfig) -> None:
+    """Raise ConfigError for a word that names nothing, before anything is started."""
+    for field, value, known in (
+        ("schedule", recipe.schedule, SCHEDULES),
+        ("optimizer", recipe.optimizer, OPTIMIZERS),
+        ("loss", recipe.loss, LOSSES),
+    ):
+        if value not in known:
+            raise ConfigError(f"recipe.{field}={value}.{near_matches(value, known)}")
+    if recipe.loss == "sigmoid" and recipe.label_smoothing:
+        raise ConfigError("recipe.label_smoothing has no effect with recipe.loss=sigmoid: set it to 0")
+
+
 def learning_rate(samples_seen: int, recipe: RecipeConfig, horizon_samples: int) -> float:
     """Rate for the batch that starts at `samples_seen`: linear warm-up, then the recipe's schedule to the horizon."""
-    if recipe.schedule not in SCHEDULES:
-        raise ConfigError(f"recipe.schedule={recipe.schedule}.{near_matches(recipe.schedule, SCHEDULES)}")
     warmup = parse_size(recipe.warmup, horizon_samples) if recipe.warmup not in ("0", "0%") else 0
     if samples_seen < warmup:
         return recipe.learning_rate * (samples_seen + recipe.batch_size) / (warmup + recipe.batch_size)
