@@ -11,7 +11,7 @@ from torch import nn
 
 from harness.config import RecipeConfig
 from harness.errors import ConfigError
-from harness.train.loop import milestones, step_seed
+from harness.train.loop import milestones, seed_random_numbers, step_seed
 from harness.train.optim import build_optimizer
 from harness.train.schedule import check_recipe, learning_rate, total_steps
 from harness.train.step import classification_loss
@@ -99,3 +99,16 @@ def test_step_seeds_differ_and_repeat() -> None:
     assert len(seeds) == 3000
     assert step_seed(1, 2) == step_seed(1, 2)
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_seeding_a_step_repeats_its_random_numbers_and_queues_nothing() -> None:
+    """torch.manual_seed would add a queued CUDA call a step: memory that grows for the whole run."""
+    before = len(torch.cuda._queued_calls)
+    drawn = []
+    for seed in (5, 6, 5):
+        seed_random_numbers(seed, torch.device("cpu"))
+        drawn.append(torch.rand(3).tolist())
+    assert drawn[0] == drawn[2] != drawn[1]
+    torch.manual_seed(5)
+    assert torch.rand(3).tolist() == drawn[0]
+    assert len(torch.cuda._queued_calls) <= before + 1
