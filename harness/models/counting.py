@@ -42,7 +42,16 @@ def count_executed(cfg: ModelConfig, num_classes: int, channels: int, convention
 
 
 def count_module(model: nn.Module, images: Tensor, convention: str = "executed") -> Cost:
-    """Count one training step of a module on the meta device with `images` (B, C, H, W) there."""
+    """Count one training step of a module on the meta device with `images` (B, C, H, W) there.
+
+    Gradient checkpointing is off while counting: recomputation is no progress.
+    """
+    if getattr(model, "grad_checkpointing", False):
+        model.set_grad_checkpointing(False)  # type: ignore[operator]
+        try:
+            return count_module(model, images, convention)
+        finally:
+            model.set_grad_checkpointing(True)  # type: ignore[operator]
     model.train()
     batch = len(images)
     counter = FlopCounterMode(display=False, custom_mapping=formulas(convention))
