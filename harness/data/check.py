@@ -12,9 +12,9 @@ import numpy as np
 from harness.data.finish import split_digest
 from harness.data.images import BadImageError, read_image
 from harness.data.manifest import Dataset, index_path
-from harness.data.pack_workers import run_tasks
 from harness.data.shard import file_sha256, sample_digest
 from harness.data.sources.common import digest_of
+from harness.data.workers import run_tasks
 
 PROBLEMS_A_SHARD = 20  # named one by one; more are only counted
 

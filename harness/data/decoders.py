@@ -6,17 +6,15 @@ their parent, so that pixels cross no pipe, and end with it, however it ends.
 """
 
 import mmap
-import multiprocessing
-import os
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 
-from harness.data.pack_workers import start_worker
 from harness.data.pixels import Pixels
+from harness.data.workers import worker_pool
 from harness.errors import DatasetError
 
 AHEAD = 2  # batches a worker, done or in work
@@ -40,23 +38,19 @@ def decode_batches(
     shape = (slots, batch_size, pixels.channels, pixels.image_size, pixels.image_size)
     shared = np.frombuffer(mmap.mmap(-1, int(np.prod(shape))), np.uint8).reshape(shape)
     waiting: deque[tuple[int, np.ndarray, Future[None]]] = deque()
-    # Forked: arguments are inherited, not sent
-    context = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(workers, context, initializer=start_decoder, initargs=(os.getpid(), pixels, shared))
     try:
-        for number, positions in enumerate(batches):
-            if len(waiting) == slots:
+        with worker_pool(workers, start_decoder, pixels, shared) as pool:
+            for number, positions in enumerate(batches):
+                if len(waiting) == slots:
+                    yield finished(waiting, shared)
+                slot = number % slots
+                waiting.append((slot, positions, pool.submit(decode_into, slot, positions)))
+            while waiting:
                 yield finished(waiting, shared)
-            slot = number % slots
-            waiting.append((slot, positions, pool.submit(decode_into, slot, positions)))
-        while waiting:
-            yield finished(waiting, shared)
     except BrokenProcessPool as error:
         raise DatasetError(
             f"{pixels.dataset.folder}: a decoding process was killed (out of memory?); fewer workers need less"
         ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def finished(
@@ -68,10 +62,9 @@ def finished(
     return positions, shared[slot, : len(positions)].copy()
 
 
-def start_decoder(parent: int, pixels: Pixels, shared: np.ndarray) -> None:
+def start_decoder(pixels: Pixels, shared: np.ndarray) -> None:
     """Remember, in a worker, what was inherited."""
     global _job
-    start_worker(parent)
     _job = (pixels, shared)
 
 

@@ -1,17 +1,10 @@
 """Shards written by several processes, with progress; a death on either side leaves nothing hanging."""
 
-import multiprocessing
-import os
-import signal
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -19,11 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.data.order import permute
 from harness.data.shard import write_shard
 from harness.data.sources import Source
+from harness.data.workers import run_tasks
 from harness.errors import DatasetError
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-PARENT_POLL_SECONDS = 0.2
 PLAIN_LINES = 10  # of progress where there is no terminal
 
 
@@ -73,29 +64,6 @@ def write_one(task: ShardTask) -> int:
     indices = permute(np.arange(task.start, task.stop), split.samples, task.key)
     write_shard(folder, records, task.file, split, indices)
     return task.stop - task.start
-
-
-def run_tasks(function: Callable[[Task], Result], tasks: list[Task], workers: int) -> Iterator[Result]:
-    """function(task) of every task, in their order; in this process when there is one worker or one task."""
-    workers = min(workers, len(tasks))
-    if workers <= 1:
-        yield from map(function, tasks)
-        return
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=(os.getpid(),)) as pool:
-        yield from pool.map(function, tasks)
-
-
-def start_worker(parent: int) -> None:
-    """End with the parent, however it ends: an orphan would keep its lock on the data set for ever."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C goes to the whole group: end without a traceback
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_POLL_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def show(counts: Iterable[int], total: int, progress: bool) -> None:
