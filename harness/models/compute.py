@@ -59,13 +59,14 @@ def count(cfg: ModelConfig, num_classes: int, channels: int, convention: str = "
     """
     if convention not in CONVENTIONS:
         raise ConfigError(f"convention={convention!r} is unknown; use one of {', '.join(CONVENTIONS)}.")
-    path = _cache_dir() / f"{_key(cfg, num_classes, channels, convention)}.json"
-    cost = _read(path)
+    cost = _read(_path(cfg, num_classes, channels, convention))
     if cost is None:
-        from harness.models.counting import count_executed  # imports torch
+        from harness.models.counting import count_afresh  # imports torch
 
-        cost = count_executed(cfg, num_classes, channels, convention)
-        _write(path, cost)
+        for counted in count_afresh(cfg, num_classes, channels).values():
+            _write(_path(cfg, num_classes, channels, counted.convention), counted)
+            cost = counted if counted.convention == convention else cost
+        assert cost is not None
     return cost
 
 
@@ -76,15 +77,15 @@ def _cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "costs"
 
 
-def _key(cfg: ModelConfig, num_classes: int, channels: int, convention: str) -> str:
-    """sha256 of what decides a count; labels do not, except that timm's models are known by name."""
+def _path(cfg: ModelConfig, num_classes: int, channels: int, convention: str) -> Path:
+    """Named after the sha256 of what decides a count; labels do not, except that timm's models are known by name."""
     model = asdict(cfg)
     del model["family"], model["head_bias"]
     if not cfg.timm:
         del model["name"]
     versions = {package: version(package) for package in ("torch", "timm")}
     what = [_CACHE_VERSION, versions, model, num_classes, channels, convention]
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+    return _cache_dir() / f"{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]}.json"
 
 
 def _read(path: Path) -> Cost | None:

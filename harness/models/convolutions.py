@@ -1,12 +1,11 @@
-"""FLOP formulas of convolutions for FlopCounterMode, one set a convention.
+"""FLOPs of convolutions for FlopCounterMode, with and without the products with their zero padding.
 
-torch's own are replaced for two reasons: they cannot leave out the products with zero padding, and they count
-the weight gradient of a grouped convolution as if it had one group (torch 2.14: a step of ConvNeXt, which is
-depthwise, comes out three times too expensive).
+torch's own formulas are replaced for two reasons: they cannot leave padding out, and they count the weight gradient
+of a grouped convolution as if it had one group (torch 2.14: a step of ConvNeXt, which is depthwise, comes out three
+times too expensive).
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -44,22 +43,28 @@ def convolution_flops(images: _Shape, weight: _Shape, options: Sequence[Any], pa
     return 2 * images[0] * weight[0] * weight[1] * taps
 
 
-def _forward(padded: bool, images: _Shape, weight: _Shape, _bias: Any, *options: Any, **_: Any) -> int:
-    return convolution_flops(images, weight, options, padded)
+class ConvolutionFlops:
+    """Formulas for `custom_mapping` of FlopCounterMode; adds up in `padding` what padding had in what it counted."""
 
+    def __init__(self) -> None:
+        self.padding = 0
 
-def _backward(
-    padded: bool, _gradient: _Shape, images: _Shape, weight: _Shape, _bias: Any, *options: Any, **_: Any
-) -> int:
-    """A gradient, with respect to images or weight, costs one convolution; the mask says which are wanted."""
-    *convolution, mask = options
-    return (mask[0] + mask[1]) * convolution_flops(images, weight, convolution, padded)
+    def mapping(self) -> dict[Any, Callable[..., int]]:
+        """Formulas by operation; padding is counted."""
+        return {
+            torch.ops.aten.convolution: self._forward,
+            torch.ops.aten.convolution_backward: self._backward,
+        }
 
+    def _forward(self, images: _Shape, weight: _Shape, _bias: Any, *options: Any, **_: Any) -> int:
+        return self._count(1, images, weight, options)
 
-def formulas(convention: str) -> dict[Any, Callable[..., int]]:
-    """FlopCounterMode's `custom_mapping` for the convention 'executed' or 'paper' (padding left out)."""
-    padded = convention == "executed"
-    return {
-        torch.ops.aten.convolution: partial(_forward, padded),
-        torch.ops.aten.convolution_backward: partial(_backward, padded),
-    }
+    def _backward(self, _gradient: _Shape, images: _Shape, weight: _Shape, _bias: Any, *options: Any, **_: Any) -> int:
+        """A gradient, with respect to images or weight, costs one convolution; the mask says which are wanted."""
+        *convolution, mask = options
+        return self._count(mask[0] + mask[1], images, weight, convolution)
+
+    def _count(self, times: int, images: _Shape, weight: _Shape, options: Sequence[Any]) -> int:
+        flops = times * convolution_flops(images, weight, options)
+        self.padding += flops - times * convolution_flops(images, weight, options, padded=False)
+        return flops

@@ -9,6 +9,7 @@ and on CUDA fused kernels recompute scores in the backward pass, which is then c
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,19 +20,19 @@ from harness.config import ModelConfig
 from harness.errors import ConfigError
 from harness.models.build import build_model
 from harness.models.compute import Cost
-from harness.models.convolutions import formulas
-from harness.models.memory import saved_bytes
+from harness.models.convolutions import ConvolutionFlops
+from harness.models.memory import activation_bytes
 from harness.models.meta_shapes import ShapesOnly
 from harness.models.precision import attention_path
 
 
-def count_executed(cfg: ModelConfig, num_classes: int, channels: int, convention: str) -> Cost:
-    """As `harness.models.compute.count`, without the cache."""
+def count_afresh(cfg: ModelConfig, num_classes: int, channels: int) -> dict[str, Cost]:
+    """As `harness.models.compute.count`, without the cache: the cost by convention, both from one step."""
     with attention_path("fused"):  # whatever the process does otherwise
         model = build_model(cfg, num_classes, channels, device="meta")
     images = torch.empty(1, channels, cfg.image_size, cfg.image_size, device="meta")
     try:
-        return count_module(model, images, convention)
+        return count_module(model, images)
     except (AssertionError, RuntimeError) as error:
         if not cfg.timm:
             raise
@@ -41,39 +42,42 @@ def count_executed(cfg: ModelConfig, num_classes: int, channels: int, convention
         ) from error
 
 
-def count_module(model: nn.Module, images: Tensor, convention: str = "executed") -> Cost:
-    """Count one training step of a module on the meta device with `images` (B, C, H, W) there.
+def count_module(model: nn.Module, images: Tensor) -> dict[str, Cost]:
+    """Count one training step of a module on the meta device with `images` (B, C, H, W) there, by convention.
 
-    Gradient checkpointing is off while counting: recomputation is no progress.
+    Gradient checkpointing is switched off: recomputation is no progress and is not counted.
     """
-    if getattr(model, "grad_checkpointing", False):
+    if hasattr(model, "set_grad_checkpointing"):
         model.set_grad_checkpointing(False)  # type: ignore[operator]
-        try:
-            return count_module(model, images, convention)
-        finally:
-            model.set_grad_checkpointing(True)  # type: ignore[operator]
     model.train()
-    batch = len(images)
-    counter = FlopCounterMode(display=False, custom_mapping=formulas(convention))
-    with counter, ShapesOnly():
+    convolutions = ConvolutionFlops()
+    with FlopCounterMode(display=False, custom_mapping=convolutions.mapping()) as counter, ShapesOnly():
         output = model(images)
-        forward = counter.get_total_flops()
+        forward, forward_padding = counter.get_total_flops(), convolutions.padding
         forward_counts = counter.get_flop_counts()
-        attention = forward_counts["Global"].get(torch.ops.aten.bmm, 0)
-        head = _head_flops(model, forward_counts)
         output.sum().backward()
+    total = counter.get_total_flops()
     with ShapesOnly():
-        # The difference of two batches, since standardised weights are kept once a batch.
-        kept = saved_bytes(model, torch.cat([images, images])) - saved_bytes(model, images)
-    return Cost(
+        kept = activation_bytes(model, images)
+    executed = Cost(
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        forward_macs_per_image=forward // 2 // batch,
-        training_flops_per_image=counter.get_total_flops() // batch,
-        attention_share=attention / forward,
-        head_share=head / forward,
-        activation_bytes_per_image=kept // batch,
-        convention=convention,
+        forward_macs_per_image=forward // 2 // len(images),
+        training_flops_per_image=total // len(images),
+        attention_share=forward_counts["Global"].get(torch.ops.aten.bmm, 0) / forward,
+        head_share=_head_flops(model, forward_counts) / forward,
+        activation_bytes_per_image=kept // len(images),
+        convention="executed",
     )
+    share = forward / (forward - forward_padding)
+    paper = replace(
+        executed,
+        forward_macs_per_image=(forward - forward_padding) // 2 // len(images),
+        training_flops_per_image=(total - convolutions.padding) // len(images),
+        attention_share=executed.attention_share * share,
+        head_share=executed.head_share * share,
+        convention="paper",
+    )
+    return {cost.convention: cost for cost in (executed, paper)}
 
 
 def _head_flops(model: nn.Module, counts: Mapping[str, Mapping[Any, int]]) -> int:

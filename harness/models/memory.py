@@ -10,6 +10,19 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 
+def activation_bytes(model: nn.Module, images: Tensor) -> int:
+    """Bytes that a forward pass of `images` (B, C, H, W) keeps for its backward pass, with fused attention.
+
+    Weights are left out, and what is computed from weights alone: standardised ones are kept once a batch.
+    """
+    model.train()
+    kept = _Kept(model)
+    with kept, saved_tensors_hooks(kept.keep, lambda tensor: tensor):
+        output = model(images)
+    del output
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.tensors.values())
+
+
 class _FlashAttention(torch.autograd.Function):
     """Keeps what a fused kernel keeps: inputs, output and one number a query, not the attention matrix."""
 
@@ -24,28 +37,32 @@ class _FlashAttention(torch.autograd.Function):
         raise NotImplementedError("only the forward pass is measured")
 
 
-class _FusedAttention(TorchFunctionMode):
-    """On the meta device torch would run scaled_dot_product_attention as separate products."""
+class _Kept(TorchFunctionMode):
+    """Collects saved tensors by storage."""
 
-    def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.scaled_dot_product_attention:
-            return _FlashAttention.apply(*args[:3])
-        return func(*args, **(kwargs or {}))
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.weights = {_storage(parameter) for parameter in model.parameters()}
+        self.tensors: dict[int, Tensor] = {}
+        self.standardising = False
 
-
-def saved_bytes(model: nn.Module, images: Tensor) -> int:
-    """Bytes of the tensors that a forward pass of `images` keeps for its backward pass, weights left out."""
-    weights = {p.untyped_storage()._cdata for p in model.parameters()}
-    kept: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in weights:
-            kept[storage._cdata] = tensor  # held, so that no later storage takes the same address
+    def keep(self, tensor: Tensor) -> Tensor:
+        if not self.standardising and _storage(tensor) not in self.weights:
+            self.tensors[_storage(tensor)] = tensor  # held, so that no later storage takes the same address
         return tensor
 
-    model.train()
-    with _FusedAttention(), saved_tensors_hooks(keep, lambda tensor: tensor):
-        output = model(images)
-    del output
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:  # separate products on the meta device
+            return _FlashAttention.apply(*args[:3])
+        if func is F.batch_norm and _storage(args[0]) in self.weights:
+            self.standardising = True
+            weight = func(*args, **kwargs)
+            self.standardising = False
+            self.weights.add(_storage(weight))
+            return weight
+        return func(*args, **kwargs)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata

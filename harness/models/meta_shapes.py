@@ -1,4 +1,4 @@
-"""Normalisation and activations on the meta device by their output shapes alone.
+"""Normalisation, activations and biases on the meta device by their output shapes alone.
 
 torch derives these from Python decompositions, four fifths of the time of counting a ResNet; FLOP counters
 leave them out anyway.
@@ -14,8 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _aten = torch.ops.aten
 
 
+def _like(x: Tensor) -> Tensor:
+    """`empty_like` by an operation that is native on the meta device."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+
+
 def _group_norm(x: Tensor, _weight: Any, _bias: Any, batch: int, _c: int, _hw: int, groups: int, _eps: float) -> Any:
-    return torch.empty_like(x), x.new_empty(batch, groups), x.new_empty(batch, groups)
+    return _like(x), x.new_empty(batch, groups), x.new_empty(batch, groups)
 
 
 def _group_norm_backward(
@@ -35,7 +40,7 @@ def _group_norm_backward(
 
 def _layer_norm(x: Tensor, shape: list[int], _weight: Any, _bias: Any, _eps: float) -> Any:
     statistics = [*x.shape[: -len(shape)], *([1] * len(shape))]
-    return torch.empty_like(x), x.new_empty(statistics), x.new_empty(statistics)
+    return _like(x), x.new_empty(statistics), x.new_empty(statistics)
 
 
 def _layer_norm_backward(
@@ -45,7 +50,7 @@ def _layer_norm_backward(
 
 
 def _batch_norm(x: Tensor, *_: Any) -> Any:
-    return torch.empty_like(x), x.new_empty(x.shape[1]), x.new_empty(x.shape[1])
+    return _like(x), x.new_empty(x.shape[1]), x.new_empty(x.shape[1])
 
 
 def _batch_norm_backward(_gradient: Tensor, x: Tensor, weight: Any, *options: Any) -> Any:
@@ -54,13 +59,16 @@ def _batch_norm_backward(_gradient: Tensor, x: Tensor, weight: Any, *options: An
 
 
 def _gradients(mask: list[bool], *like: Any) -> tuple[Tensor | None, ...]:
-    return tuple(
-        torch.empty_like(t) if wanted and t is not None else None for wanted, t in zip(mask, like, strict=True)
-    )
+    return tuple(_like(t) if wanted and t is not None else None for wanted, t in zip(mask, like, strict=True))
 
 
 def _same(x: Tensor, *_: Any, **__: Any) -> Tensor:
-    return torch.empty_like(x)
+    return _like(x)
+
+
+def _addmm(_bias: Tensor, left: Tensor, right: Tensor, **_: Any) -> Tensor:
+    """Counted as the product alone, which it is for a FLOP counter."""
+    return torch.mm(left, right)
 
 
 _SHAPES: dict[Any, Callable[..., Any]] = {
@@ -74,6 +82,9 @@ _SHAPES: dict[Any, Callable[..., Any]] = {
     _aten.gelu_backward.default: _same,
     _aten.threshold_backward.default: _same,
     _aten._softmax.default: _same,
+    _aten._safe_softmax.default: _same,
+    _aten.mul.Scalar: _same,
+    _aten.addmm.default: _addmm,
     _aten._softmax_backward_data.default: _same,
 }
 

@@ -110,10 +110,10 @@ def test_the_largest_models_allocate_no_weights(tmp_path) -> None:
     """H/14 and R200x3 hold 2.6 GB of weights each; counting both may take 300 MB more than importing torch."""
     script = (
         "import resource, timm\n"
-        "from harness.models.counting import count_executed\n"
+        "from harness.models.counting import count_afresh\n"
         "from harness.models.named import model_config\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "for name in ('vit_h14', 'r200x3'): count_executed(model_config(name), 18291, 3, 'executed')\n"
+        "for name in ('vit_h14', 'r200x3'): count_afresh(model_config(name), 18291, 3)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
