@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def git_state() -> tuple[str | None, str]:
     return sha + ("-dirty" if diff else ""), diff[:MAX_DIFF_CHARACTERS]
 
 
+@lru_cache
 def processor_name() -> str:
     """Model name of the CPU as the system gives it."""
     try:

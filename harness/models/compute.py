@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -83,9 +84,14 @@ def _path(cfg: ModelConfig, num_classes: int, channels: int, convention: str) ->
     del model["family"], model["head_bias"]
     if not cfg.timm:
         del model["name"]
-    versions = {package: version(package) for package in ("torch", "timm")}
-    what = [_CACHE_VERSION, versions, model, num_classes, channels, convention]
+    what = [_CACHE_VERSION, _versions(), model, num_classes, channels, convention]
     return _cache_dir() / f"{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]}.json"
+
+
+@lru_cache
+def _versions() -> dict[str, str]:
+    """Of the packages that decide a count; looked up once, since finding them reads the file system."""
+    return {package: version(package) for package in ("torch", "timm")}
 
 
 def _read(path: Path) -> Cost | None:

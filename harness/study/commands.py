@@ -34,7 +34,18 @@ def plan_command(name: str, overrides: list[str], as_csv: bool, as_json: bool) -
         return 0
     console = wide_console()
     table = Table(title=f"{plan.study.title} on {plan.dataset.name}", caption_justify="left")
-    headers = ("run", "images", "epochs", "samples seen", "parameters", "forward MFLOPs", "exaFLOPs", "device", "cost")
+    headers = (
+        "run",
+        "images",
+        "epochs",
+        "samples seen",
+        "parameters",
+        "forward MFLOPs",
+        "exaFLOPs",
+        "device",
+        "cost",
+        "memory",
+    )
     for header in headers:
         table.add_column(header, justify="left" if header == "run" else "right", no_wrap=header == "run")
     for row in rows:
@@ -48,11 +59,19 @@ def plan_command(name: str, overrides: list[str], as_csv: bool, as_json: bool) -
             f"{row['exaflops']:.3g}",
             duration(row["device_seconds"]),
             f"{row['cost']:.2f} {row['currency']}",
+            memory(row),
         )
     console.print(table)
     console.print(totals(rows, plan.cells[0].config.device), highlight=False)
     print_skipped(plan.skipped)
     return 0
+
+
+def memory(row: dict[str, Any]) -> str:
+    """Estimated memory of a training step of the whole batch, and how many devices' worth that is above one's."""
+    need, has = row["peak_memory_bytes"], row["device_memory_bytes"]
+    text = f"{need / 1e9:,.1f} GB"
+    return text if not has or need <= has else f"{text} ({need / has:.0f} devices)"
 
 
 def totals(rows: list[dict[str, Any]], device: DeviceConfig) -> str:

@@ -139,6 +139,8 @@ def row(cell: Cell, plan: Plan, calibration: Calibration) -> dict[str, Any]:
         "time_basis": basis,
         "cost": seconds / 3600 * device.price_per_hour,
         "currency": device.currency,
+        "peak_memory_bytes": cell.cost.training_bytes(cell.config.recipe.batch_size, cell.precision),
+        "device_memory_bytes": device.memory_bytes,
         "checkpoint_bytes": checkpoint_bytes(cell),
         "finished": finished,
     }

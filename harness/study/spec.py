@@ -1,5 +1,6 @@
 """Study files: which cells, which pairs, which rules. `sweeps/NAME.yaml`, or a path to a file of the user's."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -112,7 +113,7 @@ def coordinates(study: Study) -> list[Coordinates]:
         for block in study.cells
         for model, subset, seed in product(block.model, block.subset, block.seed)
     ]
-    twice = sorted({cell for cell in cells if cells.count(cell) > 1})
+    twice = sorted(cell for cell, times in Counter(cells).items() if times > 1)
     if twice:
         raise ConfigError(f"cells: {twice[0]} is there twice")
     return cells

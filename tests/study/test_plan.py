@@ -24,6 +24,8 @@ def test_rows_are_arithmetic_on_the_count(roots: Path, study_file: Path) -> None
         assert row["time_basis"] == "assumed"
         assert row["device_seconds"] == pytest.approx(row["exaflops"] * 1e18 / (80e9 * 0.2))  # type: ignore[operator]
         assert row["finished"] is False
+        assert row["peak_memory_bytes"] > 16 * row["parameters"]  # type: ignore[operator]
+        assert row["checkpoint_bytes"] == 16 * row["parameters"]  # type: ignore[operator]
     assert not roots.exists()
 
 
