@@ -28,10 +28,10 @@ def environment(root: Path) -> dict[str, str]:
     return {**os.environ, "HARNESS_DATA": str(root), "PYTHONPATH": str(ROOT)}
 
 
-def start(root: Path, workers: int) -> subprocess.Popen[str]:
-    """A pack that has finished three shards of thirty-two."""
+def start(root: Path, workers: int, *more: str) -> subprocess.Popen[str]:
+    """A pack that has finished three shards of thirty-two, or of as many as `more` words ask for."""
     process = subprocess.Popen(
-        command("--workers", str(workers), *WORDS),
+        command("--workers", str(workers), *WORDS, *more),
         env=environment(root),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -100,7 +100,7 @@ def test_a_killed_worker_is_an_error_that_says_how_to_go_on(tmp_path: Path, undi
 
 
 def test_ctrl_c_leaves_no_process_and_prints_no_traceback(tmp_path: Path) -> None:
-    process = start(tmp_path, workers=2)
+    process = start(tmp_path, 2, "data.samples=200k")  # never done before the signal, however busy the machine
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE_SECONDS)
