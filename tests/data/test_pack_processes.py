@@ -37,6 +37,8 @@ def start(root: Path, workers: int, *more: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # a test run that was itself started in the background hands down an ignored SIGINT
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for(lambda: len(list((root / "tiny" / ".packing").glob("train-*.tar.json"))) >= 3)
     return process
