@@ -43,12 +43,13 @@ def cache_path(dataset: Dataset, split: str, image_size: int, channels: int) -> 
 
 def build_cache(dataset: Dataset, split: str, image_size: int, channels: int, path: Path) -> None:
     """Decode a split once; of two processes that want it one builds, the other waits."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = Pixels(dataset, split, image_size, channels)  # raises for a set that is not there any more
+    # A removed set must not come back as an empty folder
+    path.parent.mkdir(parents=dataset.folder not in path.parents, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists():
             return
-        pixels = Pixels(dataset, split, image_size, channels)
         temporary = path.with_suffix(".tmp")
         shape = (len(pixels), channels, image_size, image_size)
         cache = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)

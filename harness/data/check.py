@@ -15,6 +15,7 @@ from harness.data.manifest import Dataset, index_path
 from harness.data.shard import file_sha256, sample_digest
 from harness.data.sources.common import digest_of
 from harness.data.workers import run_tasks
+from harness.errors import DatasetError
 
 PROBLEMS_A_SHARD = 20  # named one by one; more are only counted
 
@@ -88,9 +89,9 @@ def read_index(dataset: Dataset, split: str) -> tuple[np.ndarray | None, list[st
     path = index_path(dataset.folder, split)
     try:
         index = np.asarray(dataset.index(split))
-        number_of = index["shard"]
-    except (OSError, ValueError, IndexError) as error:
-        return None, [f"{path}: missing or damaged ({error})"]
+    except DatasetError as error:
+        return None, [str(error)]
+    number_of = index["shard"]
     samples, shards = dataset.splits[split].samples, len(dataset.splits[split].shards)
     if len(index) != samples:
         return None, [f"{path}: {len(index)} rows, the manifest says {samples}"]

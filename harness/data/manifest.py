@@ -47,8 +47,18 @@ class Dataset:
         return len(self.class_names)
 
     def index(self, split: str) -> np.ndarray:
-        """Memory-mapped rows of a split: shard, offset and size of the image's bytes, label, origin."""
-        return np.load(index_path(self.folder, split), mmap_mode="r")
+        """Memory-mapped rows of a split: shard, offset and size of the image's bytes, label, origin.
+
+        Raises DatasetError when the file is missing or damaged.
+        """
+        path = index_path(self.folder, split)
+        try:
+            rows = np.load(path, mmap_mode="r")
+            if rows.dtype != INDEX or rows.ndim != 1:
+                raise ValueError(f"rows of {rows.dtype}")
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"{path}: missing or damaged ({error}); pack again with --force") from error
+        return rows
 
 
 def dataset_folder(cfg: DataConfig, root: Path) -> Path:
@@ -116,11 +126,7 @@ def pack_command_for(name: str) -> str:
 
 def check_cheaply(dataset: Dataset, name: str, split: Split) -> None:
     """Index length against manifest, shard sizes on disk; `harness data check` reads everything."""
-    try:
-        rows = len(dataset.index(name))
-    except (OSError, ValueError) as error:
-        path = index_path(dataset.folder, name)
-        raise DatasetError(f"{path}: missing or damaged; pack again with --force") from error
+    rows = len(dataset.index(name))
     if rows != split.samples:
         raise DatasetError(
             f"{index_path(dataset.folder, name)}: {rows} rows, the manifest says {split.samples}; "

@@ -116,13 +116,14 @@ def prepare_folder(folder: Path, identity: dict[str, Any], force: bool) -> None:
     if manifest is None and begun is not None and not differences(begun, identity):
         return
     if folder.exists() and any(folder.iterdir()):
-        is_ours = manifest is not None or begun is not None or (folder / RECORDS).is_dir()
+        only_ours = {path.name for path in folder.iterdir()} <= {RECORDS, "cache"}
+        is_ours = manifest is not None or begun is not None or only_ours
         if not is_ours:
             raise DatasetError(
                 f"{folder} holds files that are no data set: give this one another name (data.name=NAME)"
                 + ("; --force does not remove those files" if force else "")
             )
-        if not force:
+        if not force and not only_ours:
             packed = {**manifest["config"], "fingerprint": manifest.get("fingerprint")} if manifest else begun or {}
             known = {name: value for name, value in identity.items() if name in packed or manifest is None}
             what = "; ".join(differences(packed, known)) or "it is damaged"

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from PIL import Image
 
 from harness.compose import compose
 from harness.config import DataConfig
+from harness.data.cache import open_pixels
 from harness.data.manifest import Dataset, open_dataset
 from harness.data.pack import pack
 from harness.data.shard import member_key, tar_header
@@ -115,6 +117,18 @@ def test_files_that_are_no_data_set_are_never_removed(tmp_path: Path) -> None:
         with pytest.raises(DatasetError, match="no data set"):
             pack(compose(TINY_DATA).data, tmp_path, 1, force=force, progress=False)
     assert (tmp_path / "tiny" / "thesis.tex").read_text() == "mine"
+
+
+def test_what_is_left_of_a_removed_set_is_in_nobodys_way(tmp_path: Path) -> None:
+    folder = pack(compose(TINY_DATA).data, tmp_path, 1, progress=False)
+    dataset = open_dataset(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(DatasetError):  # a run that is still reading: it does not bring the folder back
+        open_pixels(dataset, "val", 16, 1)
+    assert not folder.exists()
+    (folder / "cache").mkdir(parents=True)
+    (folder / "cache" / "val.lock").touch()
+    assert open_dataset(pack(compose(TINY_DATA).data, tmp_path, 1, progress=False)).digest == dataset.digest
 
 
 def test_class_folders_become_a_set_with_splits_of_every_image_once(tmp_path: Path) -> None:
