@@ -1,6 +1,7 @@
 """Packing as processes: kills, Ctrl-C, two at once, read-only roots, what is printed and imported."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,19 +30,27 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def start(root: Path, workers: int, *more: str) -> subprocess.Popen[str]:
-    """A pack that has finished three shards of thirty-two, or of as many as `more` words ask for."""
-    process = subprocess.Popen(
-        command("--workers", str(workers), *WORDS, *more),
-        env=environment(root),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # a test run that was itself started in the background hands down an ignored SIGINT
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    wait_for(lambda: len(list((root / "tiny" / ".packing").glob("train-*.tar.json"))) >= 3)
-    return process
+    """A pack that has finished three shards of thirty-two, or of as many as `more` words ask for.
+
+    On a busy machine a pack may be done before this process looks at it: then another one is started.
+    """
+    while True:
+        process = subprocess.Popen(
+            command("--workers", str(workers), *WORDS, *more),
+            env=environment(root),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            # a test run that was itself started in the background hands down an ignored SIGINT
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        packing = root / "tiny" / ".packing"
+        wait_for(lambda: process.poll() is not None or len(list(packing.glob("train-*.tar.json"))) >= 3)  # noqa: B023
+        if process.poll() is None:
+            return process
+        assert process.returncode == 0, process.communicate()[1]
+        shutil.rmtree(root / "tiny")
 
 
 def wait_for(condition) -> None:  # type: ignore[no-untyped-def]
