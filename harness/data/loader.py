@@ -18,7 +18,7 @@ from harness.data.pixels import Pixels
 from harness.data.subset import Window
 from harness.errors import DatasetError
 
-ORDER_AHEAD_BATCHES = 128
+ORDER_AHEAD_SAMPLES = 65_536  # computed at once: a permutation of 128 numbers is all overhead
 CHECKED_AT_ONCE = 20_000_000  # labels of larger splits are checked batch by batch: opening stays instant
 
 
@@ -74,10 +74,11 @@ def train_batches(
 
     def positions() -> Iterator[np.ndarray]:
         start = start_samples_seen
-        while True:  # the order of many batches at once: a permutation of 128 numbers is all overhead
-            ahead = window.split_positions(order_batch(seed, start, batch_size * ORDER_AHEAD_BATCHES, window.size))
-            yield from ahead.reshape(ORDER_AHEAD_BATCHES, batch_size)
-            start += batch_size * ORDER_AHEAD_BATCHES
+        batches = max(1, ORDER_AHEAD_SAMPLES // batch_size)
+        while True:
+            ahead = window.split_positions(order_batch(seed, start, batches * batch_size, window.size))
+            yield from ahead.reshape(batches, batch_size)
+            start += batches * batch_size
 
     return read(dataset, "train", positions(), image_size, channels, workers, batch_size)
 
