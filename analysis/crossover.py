@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 POINTS = 100.0  # percentage points in a fraction of 1
 
@@ -85,7 +85,7 @@ def compare(scores: pd.DataFrame, first: str, second: str, rules: Rules) -> Comp
     used = differences[differences["size"].isin(used_sizes)]
     variance, freedom = pooled_variance(used)  # sizes at chance vary little and would flatter the intervals
     enough = freedom >= rules.min_degrees_of_freedom
-    quantile = float(stats.t.ppf(0.5 + rules.confidence / 2, freedom)) if enough else math.nan
+    quantile = float(stdtrit(freedom, 0.5 + rules.confidence / 2)) if enough else math.nan
     gaps = [
         Gap(
             size=int(part["size"].iloc[0]),
@@ -118,10 +118,14 @@ def paired_differences(scores: pd.DataFrame, first: str, second: str) -> pd.Data
 
 
 def sizes_above_chance(scores: pd.DataFrame, first: str, second: str, times: float) -> set[int]:
-    """Sizes at which both models' mean accuracy is at least `times` chance; below that order is noise."""
+    """Sizes at which both models' mean accuracy is at least `times` chance; below that order is noise.
+
+    With so few classes that `times` chance is out of reach, half-way from chance to 1 takes its place.
+    """
     pair = scores[scores["model"].isin([first, second])]
     means = pair.groupby(["subset_samples", "model"])[["value", "chance"]].mean().reset_index()
-    good = means[means["value"] >= times * means["chance"]]
+    threshold = np.minimum(times * means["chance"], (1 + means["chance"]) / 2)
+    good = means[means["value"] >= threshold]
     counts = good.groupby("subset_samples")["model"].nunique()
     return {int(size) for size in counts[counts == 2].index}
 

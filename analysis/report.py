@@ -34,8 +34,10 @@ def build(folder: Path, out: Path) -> list[Verdict]:
     verdicts = judge_all(tables) if len(tables.finished) else []
     charts = make_charts(tables, verdicts)
     for name, chart in charts.items():
-        chart.figure.savefig(out / f"{name}.png", dpi=160, facecolor="white")
         chart.figure.savefig(out / f"{name}.svg", metadata={"Date": None})
+        chart.figure.patch.set_alpha(1)  # a PNG is pasted into papers and issues: on white
+        chart.figure.savefig(out / f"{name}.png", dpi=160, facecolor="white")
+        chart.figure.patch.set_alpha(0)
     (out / "index.html").write_text(html(tables, verdicts, charts))
     (out / "report.md").write_text(markdown(tables, verdicts, charts))
     return verdicts

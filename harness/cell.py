@@ -5,7 +5,6 @@ Not hashed: paths, devices, hosts, launchers. A transfer protocol has a hash of 
 """
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.config import TrainConfig
@@ -14,7 +13,7 @@ from harness.data.subset import Window, parse_size, window
 from harness.models.compute import Cost, count
 from harness.models.precision import resolve as resolve_precision
 from harness.run_folder import identity_hash, run_id
-from harness.train.optim import learning_rate, total_steps
+from harness.train.schedule import check_recipe, total_steps
 
 FORMAT_VERSION = 1  # of the identity; a new number makes every run new
 
@@ -53,8 +52,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
     train_samples = dataset.splits["train"].samples
     subset_samples = parse_size(config.subset, train_samples)
     horizon_samples = total_steps(config.recipe) * config.recipe.batch_size
-    learning_rate(0, config.recipe, horizon_samples)
-    cost = count(config.model, dataset.num_classes, dataset.channels)
+    check_recipe(config.recipe)
+    cost = count(config.model, dataset.num_classes, dataset.channels, config.convention)
     precision, attention = resolve_precision(
         config.device, cost, precision=config.precision, attention=config.attention
     )
@@ -70,6 +69,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
         "precision": precision,
         "attention": attention,
         "order": config.order,
+        "convention": config.convention,
         "threads": config.launcher.threads,
     }
     config_hash = identity_hash(identity)
@@ -95,8 +95,3 @@ def readable_size(samples: int) -> str:
         if samples >= factor and samples % factor == 0:
             return f"{samples // factor}{unit}"
     return str(samples)
-
-
-def study_folder(root: Path, study: str, dataset_name: str) -> Path:
-    """`<root>/<study>@<dataset>`: one instance of a study."""
-    return root / f"{study}@{dataset_name}"

@@ -73,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("train", help="one run: harness train model=vit_pocket subset=10k seed=3 (a Hydra app)")
     add_study_commands(commands)
     add_results_commands(commands)
+    add_flops(commands)
     return root
 
 
@@ -143,6 +144,24 @@ def add_results_commands(commands: "Commands") -> None:
     report.set_defaults(action=study_report)
 
 
+def add_flops(commands: "Commands") -> None:
+    """harness flops"""
+    flops = commands.add_parser("flops", help="parameters, forward MACs and training FLOPs per image of models")
+    flops.add_argument("models", nargs="*", help="names in conf/model, or timm/NAME; none = all of conf/model")
+    flops.add_argument("--images", type=float, help="images of one epoch; with --epochs gives exaFLOPs: 303e6")
+    flops.add_argument("--epochs", type=float, default=1.0)
+    flops.add_argument(
+        "--convention", choices=("executed", "paper"), default="executed", help="paper: padding is not counted"
+    )
+    flops.add_argument("--image-size", type=int, help="pixels, in place of each model's own")
+    flops.add_argument("--classes", type=int, default=1000, help="width of the head; 0 = none")
+    flops.add_argument("--channels", type=int, default=3)
+    flops.add_argument("--table6", action="store_true", help="check against the paper's Tables 6 and 1")
+    flops.add_argument("--csv", action="store_true")
+    flops.add_argument("--json", action="store_true")
+    flops.set_defaults(action=models_flops)
+
+
 def add_study_arguments(command: argparse.ArgumentParser) -> None:
     """STUDY and overrides."""
     command.add_argument("study", help="a name in sweeps/, or a path to a study file (.yaml)")
@@ -187,6 +206,23 @@ def dataset_path(text: str) -> Path:
     from harness.paths import data_root
 
     return Path(text) if (Path(text) / "manifest.json").is_file() else data_root() / text
+
+
+def models_flops(options: argparse.Namespace) -> int:
+    from harness.models.commands import flops_command
+
+    return flops_command(
+        options.models,
+        images=options.images,
+        epochs=options.epochs,
+        convention=options.convention,
+        table6=options.table6,
+        csv=options.csv,
+        json=options.json,
+        image_size=options.image_size,
+        classes=options.classes,
+        channels=options.channels,
+    )
 
 
 def study_plan(options: argparse.Namespace) -> int:

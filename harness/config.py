@@ -33,6 +33,7 @@ class DataConfig:
     seed: int = 0  # seed of the one global shuffle (and of generated images)
     shard_samples: int = 10_000  # images a shard
     max_dropped: float = 0.01  # share of images that may be unusable before packing fails
+    num_classes: int | None = None  # declared sets only: the others bring their classes
     pack_on_demand: bool = False  # small and needs no download: packed by the first command that needs it
 
 
@@ -96,6 +97,8 @@ class RecipeConfig:
     warmup: str = "5%"  # of the horizon, or a number of images
     clip_norm: float | None = 1.0  # global gradient norm
     label_smoothing: float = 0.0
+    loss: str = "softmax"  # softmax cross-entropy, or 'sigmoid': summed over classes, mean over the batch
+    dropout: float = 0.0  # of a ViT, and of the ViT in a hybrid: after the position embedding and dense layers
     evaluations: int = 10  # evenly spaced along the horizon; the last one is at its end
     train_eval_samples: int = 2000  # the fixed sample of the training subset on which train top-1 is measured
 
@@ -165,6 +168,7 @@ class TrainConfig:
     order: str = "global"
     precision: str = "auto"  # fp32 | bf16; auto = by rule (harness.models.precision)
     attention: str = "auto"  # fused | unfused; auto = by rule
+    convention: str = "executed"  # of counting FLOPs; 'paper' leaves out multiplications with zero padding
     study: str = "single"  # name of the study that this run belongs to
 
 

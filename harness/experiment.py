@@ -13,82 +13,37 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import timm
 import torch
-from omegaconf import OmegaConf
 from torch import nn
 
 from harness import __version__
 from harness.cell import Cell, resolve
-from harness.config import TrainConfig
 from harness.data.loader import distinct_origins
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
 from harness.data.on_demand import open_or_pack
 from harness.environment import describe, processor_name
-from harness.errors import DatasetError, HarnessError
+from harness.errors import DatasetError
 from harness.models.build import build_model
 from harness.models.precision import attention_path
 from harness.paths import data_root
 from harness.results_schema import SCHEMA_VERSION
-from harness.run_folder import missing_columns, read_result, read_status, write_atomic, write_json, write_status
+from harness.run_folder import missing_columns, read_result, read_status, write_json, write_status
+from harness.submission import EXIT_BUSY, Frozen, is_complete, load_frozen, transfer_file
 from harness.train import checkpoint
 from harness.train.loop import DivergedError, TrainJob, best_path, evaluate_split, train
 from harness.transfer.evaluate import fewshot_rows
 
 EXIT_FAILED = 1
-EXIT_BUSY = 75
 
 # The paper's own rate, to express compute in its unit: ViT-L/16 on JFT-300M, 1567 exaFLOPs (Table 6, 14 epochs)
 # in 680 TPUv3-core-days (Table 2).
 EXAFLOPS_PER_TPU_V3_CORE_DAY = 1567 / 680
-
-
-def submit(cell: Cell, study_dir: Path) -> Path:
-    """Create the run's folder and freeze its configuration there; harmless where it already is."""
-    folder = study_dir / cell.run_id
-    frozen = {
-        "run_id": cell.run_id,
-        "config_hash": cell.config_hash,
-        "transfer_id": cell.transfer_id,
-        "identity": cell.identity,
-        "config": asdict(cell.config),
-    }
-    write_atomic(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(frozen)))
-    return folder
-
-
-class Frozen(NamedTuple):
-    """What was submitted: the configuration, and the hashes that its result and transfer are known by."""
-
-    config: TrainConfig
-    config_hash: str
-    transfer_id: str
-
-
-def load_frozen(folder: Path) -> Frozen:
-    """Read a run's config.yaml. Raises HarnessError naming it when it is no run's configuration."""
-    try:
-        frozen = OmegaConf.load(folder / "config.yaml")
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), frozen.config))
-    except (OSError, ValueError, AttributeError) as error:
-        raise HarnessError(f"{folder / 'config.yaml'}: not a run's configuration ({error})") from error
-    assert isinstance(config, TrainConfig)
-    return Frozen(config, str(frozen.config_hash), str(frozen.transfer_id))
-
-
-def is_complete(folder: Path, config_hash: str, transfer_id: str) -> bool:
-    """Finished, and its transfer evaluated."""
-    return read_result(folder, config_hash) is not None and transfer_file(folder, transfer_id).exists()
-
-
-def transfer_file(folder: Path, transfer_id: str) -> Path:
-    """Where the rows of a target and protocol are."""
-    return folder / "transfer" / f"{transfer_id}.json"
 
 
 def execute(folder: Path) -> int:
@@ -185,7 +140,10 @@ def make_job(folder: Path, cell: Cell, dataset: Dataset, device: torch.device, f
 def initial_model(cell: Cell, dataset: Dataset) -> nn.Module:
     """The network as it is before training: a function of the configuration and the seed."""
     torch.manual_seed(cell.config.seed)
-    return build_model(cell.config.model, dataset.num_classes, dataset.channels)
+    model = cell.config.model
+    if model.vit is not None and cell.config.recipe.dropout:
+        model = replace(model, vit=replace(model.vit, dropout=cell.config.recipe.dropout))
+    return build_model(model, dataset.num_classes, dataset.channels)
 
 
 def train_columns(job: TrainJob, cell: Cell) -> dict[str, Any]:

@@ -36,6 +36,11 @@ def run_id(name: str, config_hash: str) -> str:
     return f"{name}-{config_hash[:HASH_CHARACTERS]}"
 
 
+def study_folder(root: Path, study: str, dataset_name: str) -> Path:
+    """`<root>/<study>@<dataset>`: one instance of a study."""
+    return root / f"{study}@{dataset_name}"
+
+
 def write_atomic(path: Path, data: str | bytes, durable: bool = True) -> None:
     """Write so that a reader, or a crash at any moment, finds either the old content or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,14 +6,15 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from harness.cell import resolve, study_folder
+from harness.cell import resolve
 from harness.compose import compose, to_config
 from harness.config import TrainConfig, register_schema
 from harness.data.manifest import dataset_folder, open_dataset
 from harness.errors import HarnessError
-from harness.experiment import execute, is_complete, submit
+from harness.experiment import execute
 from harness.paths import conf_dir, data_root, runs_root
-from harness.run_folder import read_result
+from harness.run_folder import read_result, study_folder
+from harness.submission import is_complete, submit
 
 
 def train_command(arguments: list[str]) -> int:

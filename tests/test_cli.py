@@ -24,6 +24,8 @@ COMMANDS = [
     ["status"],
     ["results"],
     ["report"],
+    ["calibrate"],
+    ["flops"],
 ]
 
 

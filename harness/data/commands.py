@@ -7,12 +7,12 @@ import numpy as np
 from PIL import Image
 
 from harness.config import DataConfig
-from harness.data.images import BadImageError, open_image
-from harness.data.loader import Pixels
+from harness.data.check import check_dataset
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
 from harness.data.order import batch
-from harness.data.pack import is_packed, pack
-from harness.data.shard import file_sha256, member_key
+from harness.data.pack import is_packed, pack, source_changed
+from harness.data.pixels import Pixels
+from harness.data.shard import member_key
 from harness.data.subset import Window, parse_size, window
 from harness.errors import ConfigError, DatasetError
 from harness.paths import data_root
@@ -21,11 +21,21 @@ SHEET_COLUMNS, SHEET_ROWS, SHEET_PIXELS = 24, 12, 48
 
 
 def pack_command(cfg: DataConfig, workers: int | None, force: bool) -> int:
-    """Pack, or say that it is packed already."""
+    """Pack, or say that it is packed already.
+
+    Raises DatasetError when the set is packed but the source's files have changed since then.
+    """
     root = data_root()
     folder = dataset_folder(cfg, root)
     if is_packed(folder, cfg) and not force:
-        print(f"{folder}: already packed with this configuration")
+        changed = source_changed(folder, cfg)
+        if changed:
+            raise DatasetError(
+                f"{folder}: packed with this configuration, but the source's files have changed since then: pack again "
+                "with --force, or under another name (data.name=NAME)"
+            )
+        unseen = "; its source is not here to compare with" if changed is None else ""
+        print(f"{folder}: already packed with this configuration{unseen}")
     else:
         start = time.monotonic()
         pack(cfg, root, workers, force)
@@ -40,43 +50,25 @@ def print_summary(dataset: Dataset) -> None:
     for name, split in dataset.splits.items():
         size = sum(int(shard["bytes"]) for shard in split.shards)
         print(f"  {name:6s} {split.samples:>12,} images  {len(split.shards):>5} shards  {size / 1e6:,.1f} MB")
+    for title, counts in (("dropped (see dropped.csv)", dataset.dropped), ("converted", dataset.converted)):
+        if counts:
+            print(f"  {title}: {', '.join(f'{count:,} {name}' for name, count in counts.items())}")
+    if dataset.shared_originals.get("test"):
+        print(f"  mind: {dataset.shared_originals['test']:,} test images are copies of training images")
     for name, value in dataset.notes.items():
         if name in ("held_out_families", "faces_left_out", "passed_over") and value:
             print(f"  {name.replace('_', ' ')}: {value}")
 
 
 def check_command(folder: Path) -> int:
-    """Read everything again: sizes, digests, counts, decoding. Exit code 1 when anything is wrong."""
-    dataset = open_dataset(folder)
-    problems = [problem for split in dataset.splits for problem in check_split(dataset, split)]
+    """Read everything again: sizes, digests, labels, index, decoding. Exit code 1 when anything is wrong."""
+    dataset = open_dataset(folder, cheap_checks=False)
+    problems = check_dataset(dataset)
     for problem in problems:
         print(problem)
     images = sum(split.samples for split in dataset.splits.values())
     print(f"{folder}: {images:,} images checked, {len(problems)} problems")
     return 1 if problems else 0
-
-
-def check_split(dataset: Dataset, split: str) -> list[str]:
-    """Problems of one split, each naming the shard and, where there is one, the key."""
-    problems = []
-    for shard in dataset.splits[split].shards:
-        path = dataset.folder / shard["file"]
-        if file_sha256(path) != shard["sha256"]:
-            problems.append(f"{path}: sha256 differs from the manifest's")
-    index = dataset.index(split)
-    counts = np.bincount(index["label"], minlength=dataset.num_classes).tolist()
-    if counts != dataset.splits[split].class_counts:
-        problems.append(f"{dataset.folder}: class counts of {split} in the index differ from the manifest's")
-    files = Pixels(dataset, split, 1, dataset.channels).files
-    for number, path in enumerate(files):
-        data = path.read_bytes()
-        for row in index[index["shard"] == number]:
-            start = int(row["offset"])
-            try:
-                open_image(data[start : start + int(row["size"])], dataset.channels)
-            except BadImageError as error:
-                problems.append(f"{path}: sample {member_key(path, start)}: {error}")
-    return problems
 
 
 def show_command(folder: Path, subset: str | None, draw: int, sheet: Path | None) -> int:

@@ -1,31 +1,25 @@
 """Batches in exact order. The sequence depends on (window, seed, samples seen) alone, not on workers or restarts.
 
-Two ways to the pixels, the same sequence: splits whose decoded pixels fit under a limit are decoded once into a
-memory-mapped cache that all runs on the machine share; larger ones are read from the shards (one pread a sample) and
-decoded by worker processes.
+Two ways to the pixels, the same sequence: splits whose decoded pixels fit under a limit come from the shared cache
+(harness.data.cache); larger ones are read from the shards, one pread a sample, and decoded by worker processes.
 """
 
-import fcntl
-import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
-from harness.data.images import BadImageError, decode
+from harness.data.cache import open_pixels
+from harness.data.decoders import decode_batches
 from harness.data.manifest import Dataset
 from harness.data.order import batch as order_batch
-from harness.data.shard import member_key
+from harness.data.pixels import Pixels
 from harness.data.subset import Window
 from harness.errors import DatasetError
 
-CACHE_LIMIT_BYTES = 4 * 2**30
-CACHE_VERSION = 1  # of the rules in harness.data.images
-CACHE_BLOCK_SAMPLES = 1000
 ORDER_AHEAD_BATCHES = 128
+CHECKED_AT_ONCE = 20_000_000  # labels of larger splits are checked batch by batch: opening stays instant
 
 
 class Batch(NamedTuple):
@@ -37,90 +31,27 @@ class Batch(NamedTuple):
     ids: torch.Tensor
 
 
-class Pixels:
-    """Decoded samples of a split by position, straight from the shards."""
+class Labels:
+    """Labels of a split by position, each checked to be a class before it is handed out."""
 
-    def __init__(self, dataset: Dataset, split: str, image_size: int, channels: int) -> None:
-        self.dataset, self.split, self.image_size, self.channels = dataset, split, image_size, channels
-        self.index = dataset.index(split)
-        self.files = [dataset.folder / shard["file"] for shard in dataset.splits[split].shards]
-        self._open: dict[int, int] = {}
+    def __init__(self, dataset: Dataset, split: str) -> None:
+        self.dataset, self.split = dataset, split
+        self.column = np.asarray(dataset.index(split))["label"]
+        if len(self.column) <= CHECKED_AT_ONCE:
+            self.check(np.arange(len(self.column)), self.column)
 
-    def __len__(self) -> int:
-        return len(self.index)
+    def __getitem__(self, positions: np.ndarray) -> np.ndarray:
+        """int64 labels at `positions`. Raises DatasetError naming shard and key of one that is not a class."""
+        labels = self.column[positions]
+        self.check(positions, labels)
+        return labels.astype(np.int64)
 
-    def __getitem__(self, position: int) -> np.ndarray:
-        """uint8 (C, H, W). Raises DatasetError naming shard and key."""
-        row = self.index[position]
-        shard = int(row["shard"])
-        if shard not in self._open:
-            self._open[shard] = os.open(self.files[shard], os.O_RDONLY)
-        data = os.pread(self._open[shard], int(row["size"]), int(row["offset"]))
-        try:
-            return decode(data, self.image_size, self.channels)
-        except BadImageError as error:
-            key = member_key(self.files[shard], int(row["offset"]))
-            raise DatasetError(f"{self.files[shard]}: sample {key}: {error}; run `harness data check`") from error
-
-
-class PaddedBatches(torch.utils.data.Dataset[tuple[np.ndarray, np.ndarray, np.ndarray]]):
-    """A batch of positions to (images, padded positions, mask), decoded where it is asked for."""
-
-    def __init__(self, pixels: Pixels, batch_size: int) -> None:
-        self.pixels, self.batch_size = pixels, batch_size
-
-    def __getitem__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        padded, mask = pad(positions, self.batch_size)
-        return np.stack([self.pixels[position] for position in padded]), padded, mask
-
-
-def cache_path(dataset: Dataset, split: str, image_size: int, channels: int) -> Path:
-    """Where the decoded pixels of a split lie."""
-    name = f"{split}-{image_size}px-{channels}ch-v{CACHE_VERSION}-{dataset.digest[:12]}.npy"
-    return dataset.folder / "cache" / name
-
-
-def open_pixels(dataset: Dataset, split: str, image_size: int, channels: int) -> np.ndarray | Pixels:
-    """The cache, uint8 (N, C, H, W) memory-mapped and built first if need be; Pixels for a split over the limit."""
-    if dataset.splits[split].samples * channels * image_size**2 > CACHE_LIMIT_BYTES:
-        return Pixels(dataset, split, image_size, channels)
-    path = cache_path(dataset, split, image_size, channels)
-    if not path.exists():
-        build_cache(dataset, split, image_size, channels, path)
-    return np.load(path, mmap_mode="r")
-
-
-def build_cache(dataset: Dataset, split: str, image_size: int, channels: int, path: Path) -> None:
-    """Decode a split once; of two processes that want it one builds, the other waits."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists():
-            return
-        pixels = Pixels(dataset, split, image_size, channels)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        shape = (len(pixels), channels, image_size, image_size)
-        cache = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
-        for start in range(0, len(pixels), CACHE_BLOCK_SAMPLES):
-            for position in range(start, min(start + CACHE_BLOCK_SAMPLES, len(pixels))):
-                cache[position] = pixels[position]
-        cache.flush()
-        temporary.replace(path)
-
-
-def labels_of(dataset: Dataset, split: str) -> np.ndarray:
-    """int64 labels of a split. Raises DatasetError naming shard and key of one that is not a class."""
-    index = dataset.index(split)
-    labels = index["label"].astype(np.int64)
-    wrong = np.flatnonzero((labels < 0) | (labels >= dataset.num_classes))
-    if wrong.size:
-        row = index[wrong[0]]
-        file = dataset.folder / dataset.splits[split].shards[int(row["shard"])]["file"]
-        raise DatasetError(
-            f"{file}: sample {member_key(file, int(row['offset']))} has label {labels[wrong[0]]}, "
-            f"the set has {dataset.num_classes} classes"
-        )
-    return labels
+    def check(self, positions: np.ndarray, labels: np.ndarray) -> None:
+        wrong = (labels < 0) | (labels >= self.dataset.num_classes)
+        if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
+            name = Pixels(self.dataset, self.split, 1, 1).name(int(positions[first]))
+            raise DatasetError(f"{name} has label {labels[first]}, the set has {self.dataset.num_classes} classes")
 
 
 def train_batches(
@@ -182,18 +113,20 @@ def read(
     batch_size: int,
 ) -> Iterator[Batch]:
     """Batches at the given positions, in their order; shorter ones are padded with their first sample."""
+    labels = Labels(dataset, split)
     pixels = open_pixels(dataset, split, image_size, channels)
-    labels = labels_of(dataset, split)
     if isinstance(pixels, np.ndarray):
         for chosen in positions:
             padded, mask = pad(chosen, batch_size)
-            yield assemble(torch.from_numpy(pixels[padded]), labels, padded, mask)
+            yield assemble(torch.from_numpy(pixels.take(padded, axis=0)), labels, padded, mask)
         return
-    reader = PaddedBatches(pixels, batch_size)
-    # batch_size=None: one item of the sampler, a whole batch of positions, is one item of the dataset
-    loader: DataLoader[Any] = DataLoader(reader, batch_size=None, sampler=positions, num_workers=workers)
-    for images, padded, mask in loader:
-        yield assemble(images, labels, padded.numpy(), mask.numpy())
+    for chosen, images in decode_batches(pixels, positions, batch_size, workers):
+        padded, mask = pad(chosen, batch_size)
+        if len(chosen) < batch_size:
+            images = np.concatenate(
+                [images, np.broadcast_to(images[:1], (batch_size - len(chosen), *images.shape[1:]))]
+            )
+        yield assemble(torch.from_numpy(images), labels, padded, mask)
 
 
 def pad(positions: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -202,7 +135,7 @@ def pad(positions: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]
     return np.concatenate([positions, np.full(batch_size - len(positions), positions[0])]), mask
 
 
-def assemble(images: torch.Tensor, labels: np.ndarray, positions: np.ndarray, mask: np.ndarray) -> Batch:
+def assemble(images: torch.Tensor, labels: Labels, positions: np.ndarray, mask: np.ndarray) -> Batch:
     """A batch from its parts."""
     return Batch(images, torch.from_numpy(labels[positions]), torch.from_numpy(mask), torch.from_numpy(positions))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.config import DataConfig
 from harness.errors import DatasetError
+from harness.paths import conf_dir
 
 FORMAT_VERSION = 1
 INDEX = np.dtype([("shard", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("label", "<i4"), ("origin", "<u8")])
@@ -36,6 +37,9 @@ class Dataset:
     image_size: int | None
     digest: str  # sha256 over keys, labels and decoded pixels in packed order
     splits: dict[str, Split]
+    dropped: dict[str, int] = field(default_factory=dict)  # images that are not in it, by reason
+    converted: dict[str, int] = field(default_factory=dict)  # odd images that are, by what they took
+    shared_originals: dict[str, int] = field(default_factory=dict)  # images of a split whose original training has too
     notes: dict[str, Any] = field(default_factory=dict)  # what the source says of itself
 
     @property
@@ -57,25 +61,36 @@ def index_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.index.npy"
 
 
-def open_dataset(folder: Path) -> Dataset:
+def open_dataset(folder: Path, cheap_checks: bool = True) -> Dataset:
     """Open a packed set after cheap checks: manifest, index lengths, shard sizes.
 
     Raises DatasetError naming what is wrong and the command that mends it.
     """
     path = folder / "manifest.json"
     try:
-        manifest = json.loads(path.read_text())
-        splits = {name: Split(**split) for name, split in manifest["splits"].items()}
-    except FileNotFoundError as error:
+        dataset = from_manifest(folder, json.loads(path.read_text()))
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise DatasetError(
-            f"{folder}: no packed data set here; `harness data pack {folder.name}` makes one "
+            f"{folder}: no packed data set here; `{pack_command_for(folder.name)}` makes one "
             "(the data root is $HARNESS_DATA, else ./data)"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DatasetError(f"{path}: damaged ({error}); pack again with --force") from error
-    if manifest.get("format_version") != FORMAT_VERSION:
-        raise DatasetError(f"{path}: format {manifest.get('format_version')}, this harness reads {FORMAT_VERSION}")
-    dataset = Dataset(
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DatasetError(f"{path}: damaged ({type(error).__name__}: {error}); pack again with --force") from error
+    for name, split in dataset.splits.items() if cheap_checks else ():
+        check_cheaply(dataset, name, split)
+    return dataset
+
+
+def from_manifest(folder: Path, manifest: dict[str, Any]) -> Dataset:
+    """The data set that a manifest describes. Raises DatasetError for another format."""
+    if manifest["format_version"] != FORMAT_VERSION:
+        raise DatasetError(
+            f"{folder}: packed in format {manifest['format_version']}, this harness reads {FORMAT_VERSION}; "
+            "pack again with --force"
+        )
+    return Dataset(
         folder=folder,
         name=manifest["name"],
         title=manifest["title"],
@@ -84,12 +99,19 @@ def open_dataset(folder: Path) -> Dataset:
         channels=manifest["channels"],
         image_size=manifest["image_size"],
         digest=manifest["digest"],
-        splits=splits,
+        splits={name: Split(**split) for name, split in manifest["splits"].items()},
+        dropped=manifest.get("dropped", {}),
+        converted=manifest.get("converted", {}),
+        shared_originals=manifest.get("shared_originals", {}),
         notes=manifest["notes"],
     )
-    for name, split in splits.items():
-        check_cheaply(dataset, name, split)
-    return dataset
+
+
+def pack_command_for(name: str) -> str:
+    """The command that packs the set of this name: one of conf/data, or the user's own."""
+    if (conf_dir() / "data" / f"{name}.yaml").is_file():
+        return f"harness data pack {name}"
+    return f"harness data pack folder data.path=DIR data.name={name}"
 
 
 def check_cheaply(dataset: Dataset, name: str, split: Split) -> None:

@@ -8,46 +8,60 @@ n, with cycle walking for values outside range(n): a bijection by construction, 
 import numpy as np
 
 ROUNDS = 8
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 PERMUTATION = f"feistel-{ROUNDS}-splitmix64"  # kind and version; part of a run's identity
-
-
-def _mix(values: np.ndarray) -> np.ndarray:
-    """splitmix64's finaliser (Steele, Lea, Flood 2014), elementwise on uint64."""
-    values = (values ^ (values >> np.uint64(30))) * _MIX_1
-    values = (values ^ (values >> np.uint64(27))) * _MIX_2
-    return values ^ (values >> np.uint64(31))
+_WORD = 2**64
+_GOLDEN = 0x9E3779B97F4A7C15
+# splitmix64's finaliser (Steele, Lea, Flood 2014): x ^= x >> shift, then x *= factor
+_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+_ARRAY_STEPS = tuple((np.uint64(shift), np.uint64(factor)) for shift, factor in _STEPS)
 
 
 def _hash(*words: int) -> int:
     """One 64-bit key from integers, the same on every platform."""
-    state = np.zeros(1, np.uint64)
+    state = 0
     for word in words:
-        state = _mix(state + _GOLDEN + np.array([word % 2**64], np.uint64))
-    return int(state[0])
+        state = (state + _GOLDEN + word) % _WORD
+        for shift, factor in _STEPS:
+            state = (state ^ (state >> shift)) * factor % _WORD
+    return state
 
 
 def permute(positions: np.ndarray, n: int, key: int) -> np.ndarray:
-    """Images of `positions` (0 <= p < n) under the permutation of range(n) that `key` names; int64."""
+    """Images of `positions` (0 <= p < n) under the permutation of range(n) that `key` names; int64.
+
+    Raises ValueError for a position outside range(n), which has no image.
+    """
+    positions = np.asarray(positions)
+    if positions.size and (positions.min() < 0 or positions.max() >= n):
+        raise ValueError(f"positions from {positions.min()} to {positions.max()}: outside range({n})")
     half = max(1, ((n - 1).bit_length() + 1) // 2)
-    bits, mask = np.uint64(half), np.uint64((1 << half) - 1)
     round_keys = [np.uint64(_hash(key, r)) for r in range(ROUNDS)]
-
-    def encrypt(values: np.ndarray) -> np.ndarray:
-        left, right = values >> bits, values & mask
-        for round_key in round_keys:
-            left, right = right, left ^ (_mix(right + round_key) & mask)
-        return (left << bits) | right
-
     with np.errstate(over="ignore"):
-        values = encrypt(np.asarray(positions).astype(np.uint64))
-        outside = values >= n
-        while outside.any():  # cycle walking: at most a few turns, since the domain is under 4n
-            values[outside] = encrypt(values[outside])
-            outside = values >= n
+        values = _encrypt(positions.astype(np.uint64), half, round_keys)
+        walking = np.flatnonzero(values >= n)
+        while walking.size:  # cycle walking: at most a few turns, since the domain is under 4n
+            images = _encrypt(values[walking], half, round_keys)
+            values[walking] = images
+            walking = walking[images >= n]
     return values.astype(np.int64)
+
+
+def _encrypt(values: np.ndarray, half: int, round_keys: list[np.uint64]) -> np.ndarray:
+    """A Feistel network on 2 x `half` bits. In place: this is most of what a batch of small images costs."""
+    bits, mask = np.uint64(half), np.uint64((1 << half) - 1)
+    left, right = values >> bits, values & mask
+    mixed, shifted = np.empty_like(values), np.empty_like(values)
+    for round_key in round_keys:
+        np.add(right, round_key, out=mixed)
+        for shift, factor in _ARRAY_STEPS:
+            np.right_shift(mixed, shift, out=shifted)
+            np.bitwise_xor(mixed, shifted, out=mixed)
+            if factor != 1:
+                np.multiply(mixed, factor, out=mixed)
+        np.bitwise_and(mixed, mask, out=mixed)
+        np.bitwise_xor(left, mixed, out=left)
+        left, right = right, left
+    return (left << bits) | right
 
 
 def order(seed: int, epoch: int, position: int, n: int) -> int:

@@ -7,44 +7,27 @@ missing, and the output does not depend on the number of workers.
 
 import fcntl
 import hashlib
-import json
-import multiprocessing
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from harness.config import DataConfig
-from harness.data.manifest import FORMAT_VERSION, INDEX, dataset_folder, index_path
-from harness.data.order import PERMUTATION, permute
-from harness.data.shard import ShardRecord, read_record, write_shard
+from harness.data.finish import finish
+from harness.data.manifest import dataset_folder
+from harness.data.order import PERMUTATION
+from harness.data.pack_workers import ShardTask, write_shards
+from harness.data.shard import read_record
 from harness.data.sources import Source, open_source
-from harness.errors import DatasetError
-from harness.run_folder import identity_hash, read_json, write_atomic, write_json
+from harness.errors import DatasetError, HarnessError
+from harness.run_folder import read_json, write_json
 
-NOT_IN_IDENTITY = ("title", "licence", "origin", "pack_on_demand")  # change nothing that is packed
+# Fields that change nothing that is packed. Where the source lies is not what it holds: its fingerprint covers that.
+NOT_IN_IDENTITY = ("title", "licence", "origin", "pack_on_demand", "max_dropped", "path", "fonts")
 RECORDS = ".packing"
-
-
-@dataclass(frozen=True)
-class ShardTask:
-    """One shard to write: samples `indices` of a split, in this order."""
-
-    split: str
-    number: int
-    start: int
-    stop: int
-
-    @property
-    def file(self) -> str:
-        return f"{self.split}-{self.number:06d}.tar"
 
 
 def pack(cfg: DataConfig, root: Path, workers: int | None = None, force: bool = False, progress: bool = True) -> Path:
@@ -54,24 +37,42 @@ def pack(cfg: DataConfig, root: Path, workers: int | None = None, force: bool = 
     more than data.max_dropped of the images cannot be used.
     """
     folder = dataset_folder(cfg, root)
-    root.mkdir(parents=True, exist_ok=True)
-    with open(root / f".{cfg.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of two processes that want the set one packs, the other waits
-        if not is_packed(folder, cfg) or force:
-            pack_locked(cfg, folder, workers or os.cpu_count() or 1, force, progress)
+    try:
+        if is_packed(folder, cfg) and not force:  # nothing to write, so nothing to lock: the root may be read-only
+            return folder
+        root.mkdir(parents=True, exist_ok=True)
+        with locked(root / f".{cfg.name}.lock", progress):
+            if force or not is_packed(folder, cfg):
+                pack_locked(cfg, folder, workers or os.cpu_count() or 1, force, progress)
+    except OSError as error:
+        raise DatasetError(f"{folder}: packing stopped ({error}); the same command goes on from there") from error
     return folder
+
+
+@contextmanager
+def locked(path: Path, progress: bool) -> Iterator[None]:
+    """Of two processes that want a set one packs, the other waits and says so."""
+    with open(path, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if progress:
+                print(f"{path}: another process is packing this set; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def pack_locked(cfg: DataConfig, folder: Path, workers: int, force: bool, progress: bool) -> None:
     """Open the source, write the shards that are missing, then indices and manifest."""
     source = open_source(cfg)
-    identity = identity_hash({"config": identity_of(cfg), "fingerprint": source.fingerprint, "shuffle": PERMUTATION})
-    prepare_folder(folder, identity, force)
-    tasks = shard_tasks(source, cfg.shard_samples)
-    missing = [task for task in tasks if read_record(folder / RECORDS, task.file) is None]
-    write_shards(missing, source, cfg, folder, workers, progress)
-    records = {task.file: read_record(folder / RECORDS, task.file) for task in tasks}
-    finish(folder, cfg, source, tasks, {file: record for file, record in records.items() if record is not None})
+    prepare_folder(folder, {**identity_of(cfg), "fingerprint": source.fingerprint, "shuffle": PERMUTATION}, force)
+    records = folder / RECORDS
+    tasks = shard_tasks(source, cfg)
+    missing = [task for task in tasks if read_record(folder, records, task.file) is None]
+    if progress and len(missing) < len(tasks):
+        print(f"{folder}: {len(tasks) - len(missing)} of {len(tasks)} shards are there; going on")
+    write_shards(missing, source, folder, records, workers, progress)
+    finish(folder, records, cfg, identity_of(cfg), source, tasks)
 
 
 def identity_of(cfg: DataConfig) -> dict[str, Any]:
@@ -79,143 +80,70 @@ def identity_of(cfg: DataConfig) -> dict[str, Any]:
     return {name: value for name, value in asdict(cfg).items() if name not in NOT_IN_IDENTITY}
 
 
+def differences(packed: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """'data.image_size is 64, wanted 32' for each field of `wanted` in which a packed set differs."""
+    return [
+        "the source's files have changed"
+        if name == "fingerprint"
+        else f"data.{name} is {packed.get(name)}, wanted {value}"
+        for name, value in wanted.items()
+        if packed.get(name) != value
+    ]
+
+
 def is_packed(folder: Path, cfg: DataConfig) -> bool:
     """Whether a finished pack of this configuration is there. The source is not read again to find out."""
     manifest = read_json(folder / "manifest.json")
-    return manifest is not None and manifest.get("config") == identity_of(cfg)
+    return manifest is not None and not differences(manifest.get("config", {}), identity_of(cfg))
 
 
-def prepare_folder(folder: Path, identity: str, force: bool) -> None:
+def source_changed(folder: Path, cfg: DataConfig) -> bool | None:
+    """Whether the source holds something else than when it was packed; None where it cannot be read any more."""
+    manifest = read_json(folder / "manifest.json") or {}
+    try:
+        return bool(manifest.get("fingerprint") != open_source(cfg).fingerprint)
+    except (HarnessError, OSError):
+        return None
+
+
+def prepare_folder(folder: Path, identity: dict[str, Any], force: bool) -> None:
     """Make sure that `folder` is empty, or holds the unfinished pack of the same identity.
 
     Raises DatasetError, and touches nothing, when it holds anything else.
     """
+    manifest = read_json(folder / "manifest.json")
     begun = read_json(folder / RECORDS / "identity.json")
-    if begun is not None and begun.get("identity") == identity and not (folder / "manifest.json").exists():
+    if manifest is None and begun is not None and not differences(begun, identity):
         return
     if folder.exists() and any(folder.iterdir()):
-        is_ours = (folder / "manifest.json").exists() or begun is not None
-        if not force:
-            what = "a data set of another configuration" if is_ours else "files that are no data set"
-            other_name = "give this one another name (data.name=NAME)"
-            fix = f"{other_name} or pack with --force" if is_ours else other_name
-            raise DatasetError(f"{folder} holds {what}: {fix}")
+        is_ours = manifest is not None or begun is not None or (folder / RECORDS).is_dir()
         if not is_ours:
-            raise DatasetError(f"{folder} holds files that are no data set; --force does not remove those")
+            raise DatasetError(
+                f"{folder} holds files that are no data set: give this one another name (data.name=NAME)"
+                + ("; --force does not remove those files" if force else "")
+            )
+        if not force:
+            packed = {**manifest["config"], "fingerprint": manifest.get("fingerprint")} if manifest else begun or {}
+            known = {name: value for name, value in identity.items() if name in packed or manifest is None}
+            what = "; ".join(differences(packed, known)) or "it is damaged"
+            raise DatasetError(
+                f"{folder} holds another data set ({what}): give this one another name (data.name=NAME) or replace "
+                "it with --force"
+            )
         shutil.rmtree(folder)
-    write_json(folder / RECORDS / "identity.json", {"identity": identity})
+    write_json(folder / RECORDS / "identity.json", identity)
 
 
-def shard_tasks(source: Source, shard_samples: int) -> list[ShardTask]:
+def shard_tasks(source: Source, cfg: DataConfig) -> list[ShardTask]:
     """Every shard of every split. Raises DatasetError for an empty training split."""
     if source.splits["train"].samples == 0:
-        raise DatasetError("the train split is empty")
-    return [
-        ShardTask(name, number, start, min(start + shard_samples, split.samples))
-        for name, split in source.splits.items()
-        for number, start in enumerate(range(0, split.samples, shard_samples))
-    ]
-
-
-# The source is opened once; forked workers share its pages.
-_job: tuple[Source, DataConfig, Path] | None = None
-
-
-def write_one(task: ShardTask) -> int:
-    """Write one shard in a worker process."""
-    assert _job is not None
-    source, cfg, folder = _job
-    split = source.splits[task.split]
-    key = int(hashlib.sha256(f"{cfg.seed}/{task.split}".encode()).hexdigest()[:16], 16)
-    indices = permute(np.arange(task.start, task.stop), split.samples, key)
-    write_shard(folder, folder / RECORDS, task.file, split, indices)
-    return task.stop - task.start
-
-
-def write_shards(
-    tasks: list[ShardTask], source: Source, cfg: DataConfig, folder: Path, workers: int, progress: bool
-) -> None:
-    """Write shards in parallel, showing how many images are done."""
-    global _job
-    _job = (source, cfg, folder)
-    total = sum(task.stop - task.start for task in tasks)
-    columns = (TextColumn("packing"), BarColumn(), MofNCompleteColumn(), TextColumn("images"), TimeRemainingColumn())
-    with Progress(*columns, disable=not progress) as bar:
-        shown = bar.add_task("packing", total=total)
-        for count in run_tasks(tasks, workers):
-            bar.advance(shown, count)
-
-
-def run_tasks(tasks: list[ShardTask], workers: int) -> Iterator[int]:
-    """Results as they come; in this process when there is one worker or one task."""
-    if workers <= 1 or len(tasks) <= 1:
-        yield from map(write_one, tasks)
-        return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
-        yield from pool.map(write_one, tasks)
-
-
-def finish(
-    folder: Path, cfg: DataConfig, source: Source, tasks: list[ShardTask], records: dict[str, ShardRecord]
-) -> None:
-    """Indices, dropped.csv and, last of all, the manifest."""
-    splits: dict[str, Any] = {}
-    digest = hashlib.sha256()
-    dropped: list[tuple[str, str, str]] = []
-    for name in source.splits:
-        mine = [records[task.file] for task in tasks if task.split == name]
-        dropped += [(name, item, reason) for record in mine for item, reason in record.dropped]
-        rows = np.concatenate([record.rows(number) for number, record in enumerate(mine)] or [np.empty(0, INDEX)])
-        if not len(rows):
-            raise DatasetError(f"split {name}: none of its images can be used; see {folder / 'dropped.csv'}")
-        save_index(folder, name, rows)
-        digest.update(f"{name}:{len(rows)}".encode() + b"".join(bytes.fromhex(record.digest) for record in mine))
-        splits[name] = {
-            "samples": len(rows),
-            "shards": [record.manifest_entry() for record in mine],
-            "class_counts": np.bincount(rows["label"], minlength=len(source.class_names)).tolist(),
-        }
-    write_dropped(folder, dropped, cfg, sum(split.samples for split in source.splits.values()))
-    write_json(
-        folder / "manifest.json",
-        {
-            "format_version": FORMAT_VERSION,
-            "name": cfg.name,
-            "title": cfg.title,
-            "licence": cfg.licence,
-            "origin": cfg.origin,
-            "config": identity_of(cfg),
-            "class_names": source.class_names,
-            "channels": cfg.channels,
-            "image_size": cfg.image_size,
-            "shuffle": {"kind": PERMUTATION, "seed": cfg.seed},
-            "digest": digest.hexdigest(),
-            "splits": splits,
-            "dropped": dict(Counter(reason for _, _, reason in dropped)),
-            "notes": source.notes,
-        },
-    )
-    shutil.rmtree(folder / RECORDS)
-
-
-def save_index(folder: Path, split: str, rows: np.ndarray) -> None:
-    """One split's index, atomically."""
-    path = index_path(folder, split)
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "wb") as file:
-        np.save(file, rows)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def write_dropped(folder: Path, dropped: list[tuple[str, str, str]], cfg: DataConfig, total: int) -> None:
-    """dropped.csv names every image that is not in the set. Raises DatasetError above the share that is allowed."""
-    lines = ["split,image,reason"] + [f"{split},{json.dumps(item)},{reason}" for split, item, reason in dropped]
-    if dropped:
-        write_atomic(folder / "dropped.csv", "\n".join(lines) + "\n")
-    if len(dropped) > cfg.max_dropped * total:
-        raise DatasetError(
-            f"{len(dropped):,} of {total:,} images cannot be used ({folder / 'dropped.csv'} names them), more than "
-            f"data.max_dropped={cfg.max_dropped}; mend the images or raise the limit"
-        )
+        raise DatasetError(f"data set {cfg.name}: the train split is empty")
+    tasks = []
+    for name, split in source.splits.items():
+        key = int(hashlib.sha256(f"{cfg.seed}/{name}".encode()).hexdigest()[:16], 16)
+        starts = range(0, split.samples, cfg.shard_samples)
+        tasks += [
+            ShardTask(name, number, start, min(start + cfg.shard_samples, split.samples), key)
+            for number, start in enumerate(starts)
+        ]
+    return tasks

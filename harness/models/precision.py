@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from timm.layers import set_fused_attn, use_fused_attn
-
 from harness.config import DeviceConfig
 from harness.errors import ConfigError, near_matches
 from harness.models.compute import Cost
@@ -60,6 +58,8 @@ def cpu_has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 @contextmanager
 def attention_path(attention: str) -> Iterator[None]:
     """Networks built inside use this attention path; timm's global switch is put back afterwards."""
+    from timm.layers import set_fused_attn, use_fused_attn  # seconds to import, and plans need the rules alone
+
     before = use_fused_attn()
     set_fused_attn(attention == "fused")
     try:

@@ -11,16 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from harness.cell import Cell
 from harness.environment import processor_name
-from harness.models.build import build_model
-from harness.models.precision import attention_path
 from harness.run_folder import identity_hash, read_json, write_json
-from harness.train.evaluate import to_input
-from harness.train.optim import build_optimizer
-from harness.train.step import training_step
 
 STEPS_BETWEEN_READS = 5
 SECONDS_A_MODEL = 3.0
@@ -37,9 +30,18 @@ def calibration_key(cell: Cell) -> str:
             "precision": cell.precision,
             "attention": cell.attention,
             "threads": cell.config.launcher.threads,
-            "device": torch.cuda.get_device_name() if cell.config.device.kind == "cuda" else processor_name(),
+            "device": device_name(cell.config.device.kind),
         }
     )
+
+
+def device_name(kind: str) -> str:
+    """The device of this machine that a run of this kind would use."""
+    if kind != "cuda":
+        return processor_name()
+    import torch
+
+    return torch.cuda.get_device_name()
 
 
 def calibration_path(root: Path) -> Path:
@@ -70,6 +72,14 @@ def calibrate(cells: list[Cell], channels: int, slots: int, root: Path) -> list[
 
 def time_steps(cell: Cell, channels: int) -> float:
     """Images a second of real training steps on random images, in this process."""
+    import torch
+
+    from harness.models.build import build_model
+    from harness.models.precision import attention_path
+    from harness.train.evaluate import to_input
+    from harness.train.optim import build_optimizer
+    from harness.train.step import training_step
+
     torch.set_num_threads(cell.config.launcher.threads)
     device = torch.device(cell.config.device.kind)
     config = cell.config

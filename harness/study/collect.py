@@ -15,11 +15,15 @@ TRANSFER_RUN_COLUMNS = ("run_id", "model", "family", "subset_samples", "draw", "
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """plan.json of a study's folder. Raises HarnessError with the command that makes one."""
+    """plan.json of a study's folder. Raises HarnessError with what was started, or the command that starts one."""
     plan = read_json(folder / "plan.json")
     if plan is None or "runs" not in plan:
-        study = folder.name.split("@")[0]
-        raise HarnessError(f"{folder}: no study was started here; `harness run {study}` does")
+        started = sorted(path.parent.name for path in folder.parent.glob("*@*/plan.json"))
+        known = f" Started: {', '.join(started)}." if started else ""
+        study, _, dataset = folder.name.partition("@")
+        raise HarnessError(
+            f"{folder}: no study was started here; `harness run {study}` (data=… for {dataset}) does.{known}"
+        )
     return plan
 
 

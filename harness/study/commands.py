@@ -6,11 +6,10 @@ from typing import Any
 
 from rich.table import Table
 
-from harness.cell import study_folder
 from harness.config import DeviceConfig
 from harness.errors import ConfigError
 from harness.paths import runs_root
-from harness.run_folder import write_json
+from harness.run_folder import study_folder, write_json
 from harness.study import collect, spec
 from harness.study.console import wide_console
 from harness.study.status import remaining_seconds, study_states, unplanned
@@ -88,10 +87,12 @@ def calibrate_command(name: str, overrides: list[str]) -> int:
 
 def run_command(name: str, overrides: list[str]) -> int:
     """Start every run that is not finished; the same command goes on after anything."""
+    from harness.data.declared import refuse_declared
     from harness.study import launch
     from harness.study import plan as planning
 
     plan = planning.make(name, overrides)
+    refuse_declared(plan.dataset)
     planning.check_budget(plan)
     plan.folder.mkdir(parents=True, exist_ok=True)
     planning.record(plan)
@@ -208,19 +209,17 @@ def is_shipped(study: str) -> bool:
 
 def instance_folder(name: str, overrides: list[str]) -> Path:
     """The folder of a study's instance: `data=` names another one than the study's own."""
-    from harness.study.plan import study_name
-
     data = None
     for override in overrides:
         key, _, value = override.partition("=")
         if key not in ("data", "data.name"):
             raise ConfigError(f"{override}: {NOT_AXES_WARNING}")
         data = value
-    folder = study_folder(runs_root(), study_name(name), data or "")
+    folder = study_folder(runs_root(), spec.study_name(name), data or "")
     if data is not None:
         return folder
     if is_shipped(name):
-        return study_folder(runs_root(), study_name(name), spec.load(name).data)
+        return study_folder(runs_root(), spec.study_name(name), spec.load(name).data)
     spec.find(name)  # raises, with near matches
     return folder
 

@@ -13,10 +13,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from harness.cell import Cell
-from harness.experiment import EXIT_BUSY, execute_logged, is_complete, submit
 from harness.run_folder import read_status, write_status
 from harness.study.plan import Plan, slots_of
 from harness.study.progress import Reporter
+from harness.submission import EXIT_BUSY, is_complete, submit
 
 STOP_GRACE_SECONDS = 10.0
 LOG_TAIL_LINES = 6
@@ -92,9 +92,16 @@ def start(cell: Cell, study_dir: Path) -> Running:
     os.environ.update(limits)  # before the server starts: libraries read them when they are loaded
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.experiment"])
-    process = context.Process(target=execute_logged, args=(str(folder), dict(os.environ)), name=cell.run_id)
+    process = context.Process(target=run_in_child, args=(str(folder), dict(os.environ)), name=cell.run_id)
     process.start()
     return Running(cell, folder, process)
+
+
+def run_in_child(folder: str, environment: dict[str, str]) -> None:
+    """The body of a run's process; the server has already imported what is imported here."""
+    from harness.experiment import execute_logged
+
+    execute_logged(folder, environment)
 
 
 def settle(item: Running, outcome: Outcome, waiting: list[Cell]) -> None:

@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.cell import Cell, resolve, study_folder
+from harness.cell import Cell, resolve
 from harness.compose import compose
 from harness.config import LauncherConfig, TrainConfig
-from harness.data.manifest import Dataset, dataset_folder, open_dataset
+from harness.data.declared import open_or_declare
+from harness.data.manifest import Dataset
 from harness.data.subset import parse_size
 from harness.errors import ConfigError
-from harness.experiment import is_complete
 from harness.paths import data_root, runs_root
-from harness.run_folder import write_json
+from harness.run_folder import study_folder, write_json
 from harness.study import spec
 from harness.study.calibrate import calibration_key
 from harness.study.calibrate import read as read_calibration
+from harness.submission import is_complete
 
 Calibration = dict[str, dict[str, Any]]
 
@@ -37,11 +38,6 @@ class Plan:
     folder: Path
 
 
-def study_name(text: str) -> str:
-    """'sweeps/mine.yaml' and 'mine' are the study `mine`."""
-    return Path(text).stem if text.endswith((".yaml", ".yml")) else text
-
-
 def make(name: str, overrides: list[str]) -> Plan:
     """Compose and resolve every cell; each combination of model and options is composed once, not once a cell.
 
@@ -51,11 +47,12 @@ def make(name: str, overrides: list[str]) -> Plan:
     coordinates = spec.coordinates(study)
     wanted_coordinates, others = spec.narrow(coordinates, overrides)
     base = [f"data={study.data}", f"transfer={study.transfer}", *study.overrides]
-    configs: dict[tuple[str, str], TrainConfig] = {}
-    for model, recipe in dict.fromkeys((cell.model, cell.recipe) for cell in coordinates):
-        configs[model, recipe] = compose([*base, f"model={model}", f"recipe={recipe}", *others])
+    configs: dict[tuple[str, ...], TrainConfig] = {}
+    for key in dict.fromkeys((cell.model, cell.recipe, *cell.overrides) for cell in coordinates):
+        model, recipe, *block = key
+        configs[key] = compose([*base, f"model={model}", f"recipe={recipe}", *block, *others])
     first = next(iter(configs.values()))
-    dataset = open_dataset(dataset_folder(first.data, data_root()))
+    dataset = open_or_declare(first.data, data_root())
     available = dataset.splits["train"].samples
     cells: dict[spec.Coordinates, Cell] = {}
     skipped: dict[str, str] = {}
@@ -65,23 +62,26 @@ def make(name: str, overrides: list[str]) -> Plan:
             skipped[cell.subset] = f"{dataset.name} has {available:,} training images"
             continue
         config = replace(
-            configs[cell.model, cell.recipe],
+            configs[(cell.model, cell.recipe, *cell.overrides)],
             subset=cell.subset,
             seed=cell.seed,
             draw=spec.draw_of(study, cell),
-            study=study_name(name),
+            study=spec.study_name(name),
         )
         cells[cell] = resolve(config, dataset)
     if not cells:
-        raise ConfigError(f"{name}: every subset is larger than {dataset.name} ({available:,} training images)")
+        raise ConfigError(
+            f"{name}: every subset is larger than {dataset.name} ({available:,} training images); copy the study file, "
+            "name sizes of your own in it (subset: [10%, 30%, 100%]) and give its path in place of the name"
+        )
     return Plan(
-        name=study_name(name),
+        name=spec.study_name(name),
         study=study,
         dataset=dataset,
         cells=list(cells.values()),
         selected=[cells[cell] for cell in wanted_coordinates if cell in cells],
         skipped=[{"subset": size, "reason": reason} for size, reason in skipped.items()],
-        folder=study_folder(runs_root(), study_name(name), dataset.name),
+        folder=study_folder(runs_root(), spec.study_name(name), dataset.name),
     )
 
 

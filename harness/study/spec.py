@@ -32,6 +32,7 @@ class CellBlock:
     subset: list[str] = MISSING
     seed: list[int] = MISSING
     recipe: str | None = None  # where it is not the study's
+    overrides: list[str] = field(default_factory=list)  # for these cells, in Hydra's grammar
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Coordinates:
     subset: str
     seed: int
     recipe: str
+    overrides: tuple[str, ...] = ()
 
 
 def find(name: str) -> Path:
@@ -75,6 +77,11 @@ def find(name: str) -> Path:
         known = [file.stem for file in sweeps_dir().glob("*.yaml")]
         raise ConfigError(f"{name}: there is no such study in sweeps/.{near_matches(name, known)}")
     return path
+
+
+def study_name(text: str) -> str:
+    """'sweeps/mine.yaml' and 'mine' are the study `mine`."""
+    return Path(text).stem if text.endswith((".yaml", ".yml")) else text
 
 
 def load(name: str) -> Study:
@@ -101,7 +108,7 @@ def load(name: str) -> Study:
 def coordinates(study: Study) -> list[Coordinates]:
     """Every cell, in the file's order. Raises ConfigError when two blocks name the same cell."""
     cells = [
-        Coordinates(model, subset, seed, block.recipe or study.recipe)
+        Coordinates(model, subset, seed, block.recipe or study.recipe, tuple(block.overrides))
         for block in study.cells
         for model, subset, seed in product(block.model, block.subset, block.seed)
     ]

@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from harness.data.loader import Batch
+from harness.train.step import classification_loss
 
 EVAL_BATCH_SIZE = 500
 
 
 class Score(NamedTuple):
-    """Top-1 as a fraction, mean cross-entropy in nats, and over how many images."""
+    """Top-1 as a fraction, mean loss in nats (the recipe's, without smoothing), and over how many images."""
 
     top1: float
     loss: float
@@ -26,7 +26,9 @@ def to_input(images: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[Batch], device: torch.device, precision: str) -> Score:
+def evaluate(
+    model: nn.Module, batches: Iterable[Batch], device: torch.device, precision: str, loss: str = "softmax"
+) -> Score:
     """Score of `model` in evaluation mode over `batches`; the model is left in the mode it was in."""
     was_training = model.training
     model.eval()
@@ -35,7 +37,7 @@ def evaluate(model: nn.Module, batches: Iterable[Batch], device: torch.device, p
         labels, mask = batch.labels.to(device), batch.mask.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             logits = model(to_input(batch.images, device))
-        losses = F.cross_entropy(logits.float(), labels, reduction="none")
+        losses = classification_loss(logits, labels, loss)
         correct += int(((logits.argmax(1) == labels) & mask).sum())
         loss_sum += float(losses[mask].double().sum())
         samples += int(mask.sum())

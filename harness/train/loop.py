@@ -24,7 +24,8 @@ from harness.run_folder import append_metrics, rewind_metrics
 from harness.train import checkpoint
 from harness.train.early_stop import is_better
 from harness.train.evaluate import EVAL_BATCH_SIZE, Score, evaluate, to_input
-from harness.train.optim import build_optimizer, learning_rate, set_learning_rate, total_steps
+from harness.train.optim import build_optimizer, set_learning_rate
+from harness.train.schedule import learning_rate, total_steps
 from harness.train.step import training_step
 
 LOG_ROWS = 100  # rows of training loss along the horizon
@@ -100,7 +101,7 @@ def train(job: TrainJob) -> Progress:
     since_log = 0
     clock.start_steps()
     for step in range(progress.samples_seen // batch_size + 1, steps + 1):
-        torch.manual_seed(step_seed(job.seed, step))  # dropout of this step, whenever it is taken
+        seed_random_numbers(step_seed(job.seed, step), job.device)  # dropout of this step, whenever it is taken
         rate = learning_rate(progress.samples_seen, recipe, horizon_samples)
         set_learning_rate(optimizer, rate)
         batch = next(batches)
@@ -168,7 +169,7 @@ def evaluate_split(job: TrainJob, split: str, positions: np.ndarray | None = Non
         batch_size=EVAL_BATCH_SIZE,
         positions=positions,
     )
-    return evaluate(job.model, batches, job.device, job.precision)
+    return evaluate(job.model, batches, job.device, job.precision, job.recipe.loss)
 
 
 def resume(job: TrainJob, optimizer: torch.optim.Optimizer) -> Progress | None:
@@ -209,6 +210,16 @@ def milestones(steps: int, count: int) -> frozenset[int]:
 def step_seed(seed: int, step: int) -> int:
     """Seed of one step's random numbers: a resumed run draws what an undisturbed one would have drawn."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{step}".encode()).digest()[:8], "little") >> 1
+
+
+def seed_random_numbers(seed: int, device: torch.device) -> None:
+    """Seed the generator that this device draws from.
+
+    Not torch.manual_seed: where CUDA is built in and not initialised it queues a call, with a traceback, every time.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 def row(samples_seen: int, split: str, **metrics: float) -> dict[str, Any]:

@@ -67,3 +67,9 @@ def test_first_images_are_uniform_over_keys() -> None:
     n = 16
     firsts = [int(permute(np.array([0]), n, key)[0]) for key in range(3200)]
     assert stats.chisquare(np.bincount(firsts, minlength=n)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("position", [-1, 10, 12])
+def test_a_position_outside_has_no_image(position: int) -> None:
+    with pytest.raises(ValueError, match=r"outside range\(10\)"):
+        permute(np.array([3, position]), 10, 0)

@@ -6,11 +6,7 @@ import hashlib
 import io
 import json
 import os
-import signal
-import subprocess
-import sys
 import tarfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +18,9 @@ from harness.compose import compose
 from harness.config import DataConfig
 from harness.data.manifest import Dataset, open_dataset
 from harness.data.pack import pack
-from harness.data.shard import member_key
-from harness.errors import DatasetError
-from tests.conftest import ROOT, TINY_DATA, harness
+from harness.data.shard import member_key, tar_header
+from harness.errors import ConfigError, DatasetError
+from tests.conftest import TINY_DATA, harness
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -99,32 +95,13 @@ def test_another_seed_is_another_order_of_other_images_and_more_samples_keep_the
     assert len(digests) == 2
 
 
-def test_sigkill_while_packing_then_again_gives_the_same_bytes(tmp_path: Path) -> None:
-    words = [*TINY_DATA, "data.samples=6000", "data.shard_samples=200"]
-    reference = pack(compose(words).data, tmp_path / "undisturbed", workers=1, progress=False)
-    env = dict(os.environ) | {"HARNESS_DATA": str(tmp_path / "killed"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "harness.cli", "data", "pack", "glyphs", "--workers", "2", *words[1:]]
-    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
-    records = tmp_path / "killed" / "tiny" / ".packing"
-    deadline = time.monotonic() + 60
-    while len(list(records.glob("train-*.json"))) < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    done = len(list(records.glob("*.tar.json")))
-    assert 3 <= done < 32
-    assert not (tmp_path / "killed" / "tiny" / "manifest.json").exists()
-    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
-    assert tree(tmp_path / "killed" / "tiny") == tree(reference)
-
-
 def test_a_second_pack_changes_nothing_and_another_configuration_is_refused(tmp_path: Path) -> None:
     cfg = compose(TINY_DATA).data
     folder = pack(cfg, tmp_path, 1, progress=False)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     pack(cfg, tmp_path, 1, progress=False)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    with pytest.raises(DatasetError, match=r"data\.name"):
+    with pytest.raises(DatasetError, match=r"data\.samples is 600, wanted 700.*data\.name=NAME.*--force"):
         pack(dataclasses.replace(cfg, samples="700"), tmp_path, 1, progress=False)
     assert open_dataset(folder).splits["train"].samples == 600
     pack(dataclasses.replace(cfg, samples="700"), tmp_path, 1, force=True, progress=False)
@@ -246,3 +223,73 @@ def test_keys_list_what_a_run_sees(tiny: Dataset) -> None:
     assert packed != epoch
     shorter = harness("data", "keys", str(tiny.folder), "--subset", "20").stdout.split()
     assert shorter == packed[:20]
+
+
+def test_a_setting_that_a_source_does_not_read_is_an_error(tmp_path: Path) -> None:
+    for words, field in (
+        (["data=fashion_mnist", "data.samples=1k"], "data.samples"),
+        (["data=fashion_mnist", "data.test_samples=10%"], "data.test_samples"),
+        (["data=digits", "data.path=/tmp"], "data.path"),
+        (["data=glyphs", "data.channels=3"], "data.channels"),
+        (["data=glyphs", "data.source=glyhps"], "glyphs"),
+    ):
+        with pytest.raises(ConfigError, match=field):
+            pack(compose(words).data, tmp_path, 1, progress=False)
+
+
+def test_arrays_are_stored_at_the_size_that_is_asked_for(tmp_path: Path) -> None:
+    for size in (8, 12, 16):
+        cfg = compose(["data=digits", f"data.name=d{size}", f"data.image_size={size}"]).data
+        dataset = open_dataset(pack(cfg, tmp_path, 1, progress=False))
+        row = dataset.index("test")[0]
+        data = (dataset.folder / dataset.splits["test"].shards[0]["file"]).read_bytes()
+        image = Image.open(io.BytesIO(data[int(row["offset"]) : int(row["offset"]) + int(row["size"])]))
+        assert image.size == (size, size)
+        assert {name: split.samples for name, split in dataset.splits.items()} == {"train": 899, "test": 898}
+
+
+@pytest.mark.parametrize("name, size", [("a.png", 0), ("train000000123.png", 123_456), ("ü" * 48 + ".c", 8**11 - 1)])
+def test_headers_are_those_of_tarfile(name: str, size: int) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    assert tar_header(name, size) == info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def test_a_damaged_or_foreign_manifest_is_an_error_that_names_it(tmp_path: Path, tiny: Dataset) -> None:
+    whole = json.loads((tiny.folder / "manifest.json").read_text())
+    for text, message in (
+        ("{", "damaged"),
+        ("[]", "damaged"),
+        (json.dumps({k: v for k, v in whole.items() if k != "class_names"}), "class_names"),
+        (json.dumps({**whole, "format_version": 99}), "format 99"),
+        (json.dumps({**whole, "splits": []}), "damaged"),
+    ):
+        (tmp_path / "manifest.json").write_text(text)
+        with pytest.raises(DatasetError, match=message):
+            open_dataset(tmp_path)
+    with pytest.raises(DatasetError, match="harness data pack glyphs`"):
+        open_dataset(tmp_path / "glyphs")
+    with pytest.raises(DatasetError, match=r"harness data pack folder data\.path=DIR data\.name=mine`"):
+        open_dataset(tmp_path / "mine")
+
+
+def test_fashion_mnist_files_that_are_not_whole_are_named(tmp_path: Path) -> None:
+    def idx(array: np.ndarray) -> bytes:
+        return bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+
+    images = np.random.default_rng(0).integers(0, 255, (50, 28, 28), dtype=np.uint8)
+    labels = np.arange(50, dtype=np.uint8) % 10
+    for part in ("train", "t10k"):
+        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(images))
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
+    cfg = compose(["data=fashion_mnist", f"data.path='{tmp_path}'", "data.val_samples=10"]).data
+    dataset = open_dataset(pack(cfg, tmp_path / "out", 1, progress=False))
+    assert {name: split.samples for name, split in dataset.splits.items()} == {"train": 40, "val": 10, "test": 50}
+    labels_file = tmp_path / "train-labels-idx1-ubyte"
+    for data, message in ((idx(labels)[:-3], "train-labels"), (idx(labels[:-1]), "49 labels"), (b"PK\3\4", "IDX")):
+        labels_file.write_bytes(data)
+        with pytest.raises(DatasetError, match=message):
+            pack(dataclasses.replace(cfg, name="again"), tmp_path / "out", 1, progress=False)
+    labels_file.write_bytes(idx(labels + 3))
+    with pytest.raises(DatasetError, match="label 12"):
+        pack(dataclasses.replace(cfg, name="again"), tmp_path / "out", 1, progress=False)

@@ -1,6 +1,7 @@
 """Schedules as pure functions, decay on matrices alone, and what a horizon of zero steps does."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from torch import nn
 
 from harness.config import RecipeConfig
 from harness.errors import ConfigError
-from harness.train.loop import milestones, step_seed
-from harness.train.optim import build_optimizer, learning_rate, total_steps
+from harness.train.loop import milestones, seed_random_numbers, step_seed
+from harness.train.optim import build_optimizer
+from harness.train.schedule import check_recipe, learning_rate, total_steps
+from harness.train.step import classification_loss
 
 RECIPE = RecipeConfig(
     name="t", source="test", samples_seen="10k", batch_size=100, learning_rate=1.0, weight_decay=0.1, warmup="10%"
@@ -38,11 +41,29 @@ def test_the_rate_never_exceeds_the_recipe_and_is_positive_before_the_end(step: 
     assert 0 < rate <= 1.0
 
 
-def test_an_unknown_name_gets_near_matches() -> None:
-    with pytest.raises(ConfigError, match="cosine"):
-        learning_rate(0, dataclasses.replace(RECIPE, schedule="cosin"), 1000)
-    with pytest.raises(ConfigError, match="adamw"):
-        build_optimizer(nn.Linear(2, 2), dataclasses.replace(RECIPE, optimizer="adam2"))
+@pytest.mark.parametrize(
+    "change, meant",
+    [({"schedule": "cosin"}, "cosine"), ({"optimizer": "adam2"}, "adamw"), ({"loss": "sigmod"}, "sigmoid")],
+)
+def test_an_unknown_name_gets_near_matches(change: dict[str, str], meant: str) -> None:
+    with pytest.raises(ConfigError, match=meant):
+        check_recipe(dataclasses.replace(RECIPE, **change))  # type: ignore[arg-type]
+    check_recipe(RECIPE)
+
+
+def test_smoothing_without_effect_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="label_smoothing"):
+        check_recipe(dataclasses.replace(RECIPE, loss="sigmoid", label_smoothing=0.1))
+
+
+def test_losses_by_hand() -> None:
+    """Softmax: log-sum-exp minus the label's logit. Sigmoid: sum over classes of log(1 + exp(-+z))."""
+    logits, labels = torch.tensor([[1.0, -2.0, 0.5]]), torch.tensor([2])
+    values = [1.0, -2.0, 0.5]
+    softmax = math.log(sum(math.exp(z) for z in values)) - 0.5
+    sigmoid = sum(math.log1p(math.exp(-z if k == 2 else z)) for k, z in enumerate(values))
+    assert classification_loss(logits, labels, "softmax").tolist() == pytest.approx([softmax])
+    assert classification_loss(logits, labels, "sigmoid").tolist() == pytest.approx([sigmoid])
 
 
 def test_total_steps_rounds_and_refuses_none() -> None:
@@ -78,3 +99,16 @@ def test_step_seeds_differ_and_repeat() -> None:
     assert len(seeds) == 3000
     assert step_seed(1, 2) == step_seed(1, 2)
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_seeding_a_step_repeats_its_random_numbers_and_queues_nothing() -> None:
+    """torch.manual_seed would add a queued CUDA call a step: memory that grows for the whole run."""
+    before = len(torch.cuda._queued_calls)
+    drawn = []
+    for seed in (5, 6, 5):
+        seed_random_numbers(seed, torch.device("cpu"))
+        drawn.append(torch.rand(3).tolist())
+    assert drawn[0] == drawn[2] != drawn[1]
+    torch.manual_seed(5)
+    assert torch.rand(3).tolist() == drawn[0]
+    assert len(torch.cuda._queued_calls) <= before + 1

@@ -9,7 +9,7 @@ from PIL import Image
 
 from harness.config import DataConfig
 from harness.data.images import shrink
-from harness.data.sources import Source, SourceSplit
+from harness.data.sources import Sample, Source, SourceSplit
 from harness.data.sources.common import count_or_none, cut, png_sample
 from harness.errors import DatasetError
 
@@ -27,15 +27,21 @@ FASHION_CLASSES = [
     "Ankle boot",
 ]
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+UNSIGNED_BYTES = bytes([0, 0, 8])  # how an IDX file of them begins
 
 
-def array_split(images: np.ndarray, labels: np.ndarray, chosen: np.ndarray, prefix: str) -> SourceSplit:
-    """Images (N, H, W) uint8 at the positions `chosen`; keys name the position in the original file."""
-    return SourceSplit(
-        samples=len(chosen),
-        get=lambda i: png_sample(f"{prefix}{chosen[i]:06d}", images[chosen[i]], int(labels[chosen[i]])),
-        name_of=lambda i: f"{prefix}{chosen[i]:06d}",
-    )
+def array_split(
+    images: np.ndarray, labels: np.ndarray, chosen: np.ndarray, prefix: str, size: int | None
+) -> SourceSplit:
+    """Images (N, H, W) uint8 at the positions `chosen`, `size` pixels square; keys name the place in the original."""
+
+    def get(i: int) -> Sample:
+        pixels = images[chosen[i]]
+        if size is not None and size != len(pixels):
+            pixels = np.asarray(shrink(Image.fromarray(pixels), size))
+        return png_sample(f"{prefix}{chosen[i]:06d}", pixels, int(labels[chosen[i]]))
+
+    return SourceSplit(len(chosen), get, lambda i: f"{prefix}{chosen[i]:06d}")
 
 
 def open_fashion_mnist(cfg: DataConfig) -> Source:
@@ -45,17 +51,21 @@ def open_fashion_mnist(cfg: DataConfig) -> Source:
     """
     folder = find_fashion_mnist(cfg)
     train_x, train_y, test_x, test_y = (read_idx(folder, name) for name in IDX_FILES)
-    if len(train_x) != len(train_y) or len(test_x) != len(test_y):
-        raise DatasetError(f"{folder}: images and labels differ in number")
+    for images, labels in ((train_x, train_y), (test_x, test_y)):
+        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+            raise DatasetError(f"{folder}: {len(images)} images and {len(labels)} labels: not one set's")
+        if labels.max(initial=0) >= len(FASHION_CLASSES):
+            raise DatasetError(f"{folder}: label {labels.max()}, Fashion-MNIST has {len(FASHION_CLASSES)} classes")
     val, train = cut(len(train_x), [count_or_none(cfg.val_samples, len(train_x), "data.val_samples")], cfg.seed)
+    splits = {
+        "train": array_split(train_x, train_y, train, "train", cfg.image_size),
+        "val": array_split(train_x, train_y, val, "train", cfg.image_size),
+        "test": array_split(test_x, test_y, np.arange(len(test_x)), "test", cfg.image_size),
+    }
     return Source(
         class_names=FASHION_CLASSES,
-        splits={
-            "train": array_split(train_x, train_y, train, "train"),
-            "val": array_split(train_x, train_y, val, "train"),
-            "test": array_split(test_x, test_y, np.arange(len(test_x)), "test"),
-        },
-        fingerprint=hashlib.sha256(train_y.tobytes() + test_y.tobytes()).hexdigest(),
+        splits={name: split for name, split in splits.items() if split.samples},
+        fingerprint=hashlib.sha256(train_x.tobytes() + train_y.tobytes() + test_x.tobytes()).hexdigest(),
         notes={"origins": "distinct photographs"},
     )
 
@@ -93,6 +103,8 @@ def read_idx(folder: Path, name: str) -> np.ndarray:
     path = folder / name
     try:
         data = path.read_bytes() if path.exists() else gzip.decompress((folder / f"{name}.gz").read_bytes())
+        if data[:3] != UNSIGNED_BYTES:
+            raise ValueError("does not begin like one of unsigned bytes")
         dimensions = data[3]
         shape = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions)]
         return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
@@ -108,9 +120,7 @@ def open_digits(cfg: DataConfig) -> Source:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    size = cfg.image_size or 8
-    small = np.round(digits.images * 255 / 16).astype(np.uint8)
-    images = np.stack([np.asarray(shrink(Image.fromarray(image), size)) for image in small])
+    images = np.round(digits.images * 255 / 16).astype(np.uint8)
     test, val, train = cut(
         len(images),
         [
@@ -122,7 +132,11 @@ def open_digits(cfg: DataConfig) -> Source:
     parts = {"train": train, "val": val, "test": test}
     return Source(
         class_names=[str(digit) for digit in range(10)],
-        splits={name: array_split(images, digits.target, part, "digit") for name, part in parts.items() if len(part)},
+        splits={
+            name: array_split(images, digits.target, part, "digit", cfg.image_size)
+            for name, part in parts.items()
+            if len(part)
+        },
         fingerprint=hashlib.sha256(images.tobytes()).hexdigest(),
         notes={"origins": "distinct handwritten digits"},
     )

@@ -3,9 +3,8 @@
 import hashlib
 
 import numpy as np
-from PIL import Image
 
-from harness.data.images import encode
+from harness.data.images import png_bytes
 from harness.data.order import permute
 from harness.data.sources import Sample
 from harness.data.subset import parse_size
@@ -25,8 +24,7 @@ def origin_of(digest: bytes) -> int:
 def png_sample(key: str, pixels: np.ndarray, label: int, origin: int | None = None) -> Sample:
     """(H, W) or (H, W, 3) uint8 to a lossless sample; without an origin of its own the pixels are it."""
     digest = digest_of(pixels)
-    data, extension = encode(Image.fromarray(pixels), "png", 0)
-    return Sample(key, data, extension, label, digest, origin_of(digest) if origin is None else origin)
+    return Sample(key, png_bytes(pixels), "png", label, digest, origin_of(digest) if origin is None else origin)
 
 
 def count_or_none(text: str, total: int, field: str) -> int:

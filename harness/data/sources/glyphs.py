@@ -6,11 +6,8 @@ other images of the training faces. The original behind an image is its outline:
 more of, and the report counts them.
 """
 
+import ctypes
 import hashlib
-import unicodedata
-from collections import Counter
-from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 
 import freetype
@@ -21,13 +18,18 @@ from PIL import Image
 from harness.config import DataConfig
 from harness.data.sources import Sample, Source, SourceSplit
 from harness.data.sources.common import png_sample
+from harness.data.sources.fonts import (
+    Face,
+    designs,
+    held_out,
+    merge_equal,
+    open_font,
+    read_faces,
+    shared_characters,
+)
 from harness.data.subset import parse_size
-from harness.errors import DatasetError
 
-FONT_SUFFIXES = {".ttf", ".otf", ".ttc", ".pfb"}
 BANK_PIXELS = 64  # side of the bitmaps that images are sampled from
-LATIN62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-TEST_SHARE = (0.15, 0.35)  # of the faces, in whole families
 SPLIT_NUMBERS = {"train": 0, "val": 1, "test": 2}
 LOAD = freetype.FT_LOAD_NO_HINTING | freetype.FT_LOAD_NO_BITMAP
 
@@ -41,25 +43,18 @@ DARK = (0.0, 0.25)  # ground
 NOISE = 0.08  # largest standard deviation
 
 
-@dataclass(frozen=True)
-class Face:
-    """One font file: outline digests of its letters and digits, and the family it belongs to."""
-
-    path: Path
-    family: str  # first word of the family name: DejaVu Sans, DejaVu Serif and DejaVu Sans Mono are one design
-    outlines: dict[str, bytes]  # character -> digest of its outline in font units
-
-
 def open_glyphs(cfg: DataConfig) -> Source:
     """Raises DatasetError when the folder holds no usable font, or too few families to hold one out."""
     folder = Path(cfg.fonts) if cfg.fonts else Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     faces, left_out = read_faces(folder, cfg)
     characters = shared_characters(faces, cfg)
     classes = merge_equal(faces, characters)
-    test_families = held_out([face.family for face in faces])
+    design = designs(faces)
+    test_designs = held_out(design)
+    is_test = [name in test_designs for name in design]
     by_split = {
-        "train": [face for face in faces if face.family not in test_families],
-        "test": [face for face in faces if face.family in test_families],
+        "train": [face for face, test in zip(faces, is_test, strict=True) if not test],
+        "test": [face for face, test in zip(faces, is_test, strict=True) if test],
     }
     by_split["val"] = by_split["train"]
     sizes = {"train": cfg.samples or "100k", "val": cfg.val_samples, "test": cfg.test_samples}
@@ -68,130 +63,20 @@ def open_glyphs(cfg: DataConfig) -> Source:
         split: glyph_split(split, parse_size(sizes[split], None), banks[id(by_split[split])], cfg)
         for split in ("train", "val", "test")
     }
-    listing = repr([(face.path.name, sorted(face.outlines.items())) for face in faces])
+    listing = repr([(face.name, sorted(face.outlines.items())) for face in faces])
     return Source(
         class_names=[members[0] for members in classes],
         splits=splits,
         fingerprint=hashlib.sha256(listing.encode()).hexdigest(),
+        warm=lambda: [bank.render() for bank in banks.values()],
         notes={
             "origins": "distinct outlines",
-            "faces": {split: sorted(face.path.name for face in part) for split, part in by_split.items()},
-            "held_out_families": sorted(test_families),
+            "faces": {split: sorted(face.name for face in part) for split, part in by_split.items()},
+            "held_out_families": sorted({face.family for face in by_split["test"]}),
             "faces_left_out": dict(left_out),
             "merged_characters": ["".join(members) for members in classes if len(members) > 1],
         },
     )
-
-
-def read_faces(folder: Path, cfg: DataConfig) -> tuple[list[Face], Counter[str]]:
-    """Every usable face below `folder`, sorted by name; others counted by reason."""
-    if not folder.is_dir():
-        raise DatasetError(f"data.fonts={folder}: there is no such folder")
-    faces, seen, left_out = [], set(), Counter[str]()
-    for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in FONT_SUFFIXES):
-        try:
-            font = freetype.Face(str(path))
-            font.select_charmap(freetype.FT_ENCODING_UNICODE)
-            alphabet = letters_and_digits(font)
-            explicit = explicit_characters(cfg)
-            outlines = read_outlines(font, [char for char in alphabet if not explicit or char in explicit])
-            family = (font.family_name or b"?").decode("latin1").split()[0]
-        except freetype.FT_Exception as error:
-            left_out[f"unreadable: {error}"] += 1
-            continue
-        identity = hashlib.sha256(repr(sorted(outlines.items())).encode()).digest()
-        if len(alphabet) < cfg.min_characters:  # a symbol face maps signs to a few letters' codes
-            left_out["too few letters and digits"] += 1
-        elif len(outlines) < len(explicit):
-            left_out["lacks one of data.characters"] += 1
-        elif identity in seen:
-            left_out["same outlines as another face"] += 1
-        else:
-            seen.add(identity)
-            faces.append(Face(path, family, outlines))
-    if len(faces) < 2:
-        raise DatasetError(f"{folder}: {len(faces)} usable text faces ({dict(left_out)}); at least 2 are needed")
-    return faces, left_out
-
-
-def explicit_characters(cfg: DataConfig) -> str:
-    """The characters that the user asked for; '' = every letter and digit that all faces share."""
-    if cfg.characters in (None, "auto"):
-        return ""
-    return LATIN62 if cfg.characters == "latin62" else "".join(sorted(set(str(cfg.characters))))
-
-
-def letters_and_digits(font: freetype.Face) -> list[str]:
-    """Characters of a face that Unicode calls letters or decimal digits, sorted."""
-    codes = (chr(code) for code, _ in font.get_chars())
-    return sorted(char for char in codes if unicodedata.category(char)[0] == "L" or unicodedata.category(char) == "Nd")
-
-
-def read_outlines(font: freetype.Face, characters: list[str]) -> dict[str, bytes]:
-    """Digest of each character's outline in font units; characters without ink are left out."""
-    outlines = {}
-    for char in characters:
-        font.load_char(char, freetype.FT_LOAD_NO_SCALE)
-        outline = font.glyph.outline
-        if outline.n_points > 0:
-            text = repr((outline.points, list(outline.tags), outline.contours))
-            outlines[char] = hashlib.sha256(text.encode()).digest()
-    return outlines
-
-
-def shared_characters(faces: list[Face], cfg: DataConfig) -> list[str]:
-    """Characters that every face has, sorted. Raises DatasetError when there are fewer than two."""
-    shared = sorted(set.intersection(*(set(face.outlines) for face in faces)))
-    if len(shared) < 2:
-        raise DatasetError(
-            f"{len(faces)} faces share {len(shared)} characters; ask for some with data.characters=latin62"
-        )
-    return shared
-
-
-def merge_equal(faces: list[Face], characters: list[str]) -> list[list[str]]:
-    """Classes: characters with equal outlines in more than half of the faces are one (Latin A, Greek Alpha)."""
-    equal: Counter[tuple[str, str]] = Counter()
-    for face in faces:
-        by_outline: dict[bytes, list[str]] = {}
-        for char in characters:
-            by_outline.setdefault(face.outlines[char], []).append(char)
-        for members in by_outline.values():
-            equal.update(combinations(members, 2))
-    parent = {char: char for char in characters}
-
-    def root(char: str) -> str:
-        while parent[char] != char:
-            char = parent[char]
-        return char
-
-    for (first, second), count in sorted(equal.items()):
-        if 2 * count > len(faces):
-            low, high = sorted((root(first), root(second)))
-            parent[high] = low
-    classes: dict[str, list[str]] = {}
-    for char in characters:
-        classes.setdefault(root(char), []).append(char)
-    return list(classes.values())
-
-
-def held_out(families: list[str]) -> set[str]:
-    """Families for `test`: in the order of their names' digests, each that keeps the share of faces in bounds.
-
-    A family is held out whole, since its faces share a design. Raises DatasetError when no family fits.
-    """
-    counts = Counter(families)
-    chosen: set[str] = set()
-    faces = 0
-    for family in sorted(counts, key=lambda name: hashlib.sha256(name.encode()).digest()):
-        if faces >= TEST_SHARE[0] * len(families):
-            break
-        if faces + counts[family] <= TEST_SHARE[1] * len(families):
-            chosen.add(family)
-            faces += counts[family]
-    if not chosen:
-        raise DatasetError(f"no family of {dict(counts)} can be held out as test: give fonts of more families")
-    return chosen
 
 
 class Bank:
@@ -203,20 +88,26 @@ class Bank:
         self.origins = [
             [int.from_bytes(face.outlines[members[0]][:8], "little") for members in classes] for face in faces
         ]
-        self._files = [face.path for face in faces]
+        self._files = [(face.path, face.number) for face in faces]
         self._bitmaps: np.ndarray | None = None
 
-    def bitmap(self, face: int, label: int) -> Image.Image:
-        """The glyph as a grey image of BANK_PIXELS squared, ink 255; rendered at first use."""
+    def render(self) -> np.ndarray:
+        """(faces, classes, BANK_PIXELS, BANK_PIXELS) uint8, rendered at first use."""
         if self._bitmaps is None:
-            self._bitmaps = np.stack([render_face(path, [m[0] for m in self.classes]) for path in self._files])
-        return Image.fromarray(self._bitmaps[face, label])
+            characters = [members[0] for members in self.classes]
+            self._bitmaps = np.empty((self.faces, len(characters), BANK_PIXELS, BANK_PIXELS), np.uint8)
+            for face, (path, number) in enumerate(self._files):
+                self._bitmaps[face] = render_face(open_font(path, number), characters)
+        return self._bitmaps
+
+    def bitmap(self, face: int, label: int) -> Image.Image:
+        """The glyph as a grey image of BANK_PIXELS squared, ink 255."""
+        pixels = self.render()[face, label]
+        return Image.frombuffer("L", (BANK_PIXELS, BANK_PIXELS), pixels, "raw", "L", 0, 1)
 
 
-def render_face(path: Path, characters: list[str]) -> np.ndarray:
+def render_face(font: freetype.Face, characters: list[str]) -> np.ndarray:
     """(classes, BANK_PIXELS, BANK_PIXELS) uint8; scaled so that most glyphs of the face fit in 85 % of the side."""
-    font = freetype.Face(str(path))
-    font.select_charmap(freetype.FT_ENCODING_UNICODE)
     font.set_pixel_sizes(0, 256)
     boxes = []
     for char in characters:
@@ -239,7 +130,9 @@ def render_face(path: Path, characters: list[str]) -> np.ndarray:
 def paste(canvas: np.ndarray, glyph: freetype.GlyphSlot, baseline: int) -> None:
     """Put a rendered glyph on the canvas, centred sideways, on the baseline; what sticks out is cut."""
     bitmap = glyph.bitmap
-    ink = np.array(bitmap.buffer, np.uint8).reshape(bitmap.rows, -1)[:, : bitmap.width]
+    # freetype-py's own `buffer` builds a Python list, a number a pixel
+    content = ctypes.string_at(bitmap._FT_Bitmap.buffer, bitmap.rows * bitmap.pitch) if bitmap.rows else b""
+    ink = np.frombuffer(content, np.uint8).reshape(bitmap.rows, bitmap.pitch)[:, : bitmap.width]
     top, left = baseline - glyph.bitmap_top, (BANK_PIXELS - bitmap.width) // 2
     y, x = max(0, top), max(0, left)
     bottom, right = min(BANK_PIXELS, top + bitmap.rows), min(BANK_PIXELS, left + bitmap.width)

@@ -1,0 +1,179 @@
+"""Gaps, slopes and crossovers against hand-computed values and known truths."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from analysis.crossover import Comparison, Rules, compare, paired_differences, pooled_variance
+from analysis.results import Tables, scores
+from tests.analysis.studies import linear_gap, runs_table
+
+RULES = Rules()
+
+
+def table(values: dict[tuple[str, int], list[float]], num_classes: int = 10) -> pd.DataFrame:
+    """scores from {(model, size): accuracy a seed}."""
+    rows = [
+        {"run_id": f"{model}{size}{seed}", "model": model, "family": model, "subset_samples": size, "draw": seed}
+        | {"seed": seed, "value": value, "chance": 1 / num_classes}
+        for (model, size), accuracies in values.items()
+        for seed, value in enumerate(accuracies)
+    ]
+    return pd.DataFrame(rows)
+
+
+BY_HAND = {
+    ("vit", 1000): [0.50, 0.54],
+    ("resnet", 1000): [0.60, 0.60],
+    ("vit", 100_000): [0.80, 0.82],
+    ("resnet", 100_000): [0.75, 0.75],
+}
+
+
+def by_hand(rules: Rules = RULES) -> Comparison:
+    return compare(table(BY_HAND), "vit", "resnet", rules)
+
+
+def test_gaps_and_pooled_interval_by_hand() -> None:
+    """Differences -10, -6 | +5, +7: means -8, 6; pooled variance (2*2^2 + 2*1^2) / 2 = 5 with 2 degrees of freedom."""
+    comparison = by_hand(Rules(min_degrees_of_freedom=2))
+    assert [gap.gap.value for gap in comparison.gaps] == pytest.approx([-8, 6])
+    assert comparison.degrees_of_freedom == 2
+    half = stats.t.ppf(0.975, 2) * math.sqrt(5 / 2)
+    assert comparison.gaps[0].gap.low == pytest.approx(-8 - half)
+    assert comparison.gaps[1].gap.high == pytest.approx(6 + half)
+
+
+def test_slope_by_hand_is_the_rise_over_two_decades() -> None:
+    comparison = by_hand(Rules(min_degrees_of_freedom=2))
+    assert comparison.slope.value == pytest.approx(7.0)
+    spread = 4 * 1.0**2  # four runs, each one decade from the centre
+    half = stats.t.ppf(0.975, 2) * math.sqrt(5 / spread)
+    assert comparison.slope.high == pytest.approx(7.0 + half)
+
+
+def test_too_few_degrees_of_freedom_carry_no_interval() -> None:
+    comparison = by_hand()
+    assert comparison.degrees_of_freedom == 2 < RULES.min_degrees_of_freedom
+    assert not comparison.slope.known
+    assert not any(gap.gap.known for gap in comparison.gaps)
+    assert comparison.crossover.where == "not determined"
+
+
+def test_slope_equals_ordinary_least_squares() -> None:
+    scored = scores_of(linear_gap(3.0, 20_000, noise=1.5))
+    differences = paired_differences(scored, "vit", "resnet")
+    fit = stats.linregress(np.log10(differences["size"].astype(float)), differences["difference"])
+    assert compare(scored, "vit", "resnet", RULES).slope.value == pytest.approx(fit.slope)
+
+
+def scores_of(accuracy: object, **options: int) -> pd.DataFrame:
+    runs = runs_table(accuracy, **options)  # type: ignore[arg-type]
+    return scores(Tables(runs, pd.DataFrame(), pd.DataFrame(), {}), "best_val_top1")
+
+
+def test_a_crossover_in_range_is_found_at_its_place() -> None:
+    comparison = compare(scores_of(linear_gap(5.0, 20_000, noise=0.01)), "vit", "resnet", RULES)
+    assert comparison.crossover.where == "in range"
+    size = comparison.crossover.size
+    assert size is not None
+    assert size.value == pytest.approx(20_000, rel=0.02)
+    assert size.low < size.value < size.high  # that it covers the truth is a matter of frequency: see below
+    assert size.high / size.low < 1.02
+
+
+@pytest.mark.parametrize("truth, side", [(1e7, "above the largest size"), (10, "below the smallest size")])
+def test_a_crossover_outside_the_range_is_a_side_and_no_number(truth: float, side: str) -> None:
+    comparison = compare(scores_of(linear_gap(4.0, truth, noise=0.1)), "vit", "resnet", RULES)
+    assert comparison.crossover.where == side
+    assert comparison.crossover.size is None
+
+
+def test_the_bounds_of_a_crossover_never_leave_the_range() -> None:
+    for seed in range(30):
+        size = compare(scores_of(linear_gap(3.0, 3_000, noise=1.0, seed=seed)), "vit", "resnet", RULES).crossover.size
+        if size is not None:
+            assert 1000 <= size.low <= size.value <= size.high <= 100_000 * (1 + 1e-9)
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """300 studies of 3 sizes x 2 seeds: the slope's and the crossover's 95 % intervals."""
+    slope_hits, crossover_hits, crossovers = 0, 0, 0
+    for seed in range(300):
+        comparison = compare(scores_of(linear_gap(6.0, 10_000, noise=2.0, seed=seed), seeds=2), "vit", "resnet", RULES)
+        slope_hits += comparison.slope.low <= 6.0 <= comparison.slope.high
+        size = comparison.crossover.size
+        if size is not None:
+            crossovers += 1
+            crossover_hits += size.low <= 10_000 <= size.high
+    assert 0.91 <= slope_hits / 300 <= 0.99
+    assert crossovers > 200
+    assert 0.91 <= crossover_hits / crossovers <= 1.0
+
+
+def test_a_size_near_chance_is_shown_and_not_used() -> None:
+    values = BY_HAND | {("vit", 100): [0.02, 0.02], ("resnet", 100): [0.6, 0.6]}
+    comparison = compare(table(values, num_classes=100), "vit", "resnet", Rules(min_degrees_of_freedom=2))
+    assert [(gap.size, gap.used) for gap in comparison.gaps] == [(100, False), (1000, True), (100_000, True)]
+    assert comparison.slope.value == pytest.approx(7.0)
+    assert comparison.degrees_of_freedom == 2
+
+
+@pytest.mark.parametrize("num_classes, threshold", [(2, 0.75), (4, 0.625), (10, 0.5), (100, 0.05)])
+def test_the_threshold_stays_in_reach_with_few_classes(num_classes: int, threshold: float) -> None:
+    for value, used in ((threshold + 1e-6, True), (threshold - 1e-6, False)):
+        scored = table({("vit", 1000): [value], ("resnet", 1000): [value]}, num_classes)
+        assert compare(scored, "vit", "resnet", RULES).gaps[0].used is used
+
+
+def test_only_paired_seeds_count() -> None:
+    values = BY_HAND | {("vit", 1000): [0.50, 0.54, 0.99]}
+    comparison = compare(table(values), "vit", "resnet", Rules(min_degrees_of_freedom=2))
+    assert comparison.gaps[0].pairs == 2
+    assert comparison.gaps[0].gap.value == pytest.approx(-8)
+
+
+def test_one_seed_and_one_size_have_defined_outcomes() -> None:
+    one = compare(table({("vit", 1000): [0.5], ("resnet", 1000): [0.6]}), "vit", "resnet", RULES)
+    assert one.gaps[0].gap.value == pytest.approx(-10)
+    assert not one.gaps[0].gap.known
+    assert math.isnan(one.slope.value)
+    assert one.crossover.where == "not determined"
+    nothing = compare(table({("vit", 1000): [0.5]}), "vit", "resnet", RULES)
+    assert nothing.gaps == []
+    assert pooled_variance(paired_differences(table({("vit", 1): [0.5]}), "vit", "resnet"))[1] == 0
+
+
+accuracies = st.lists(st.floats(0.3, 0.7), min_size=8, max_size=8)
+
+
+@given(accuracies, st.floats(-0.2, 0.2), st.randoms())
+@settings(max_examples=30, deadline=None)
+def test_shifts_and_row_order_change_no_gap(values: list[float], shift: float, random: object) -> None:
+    keys = [(model, size) for model in ("vit", "resnet") for size in (1000, 10_000)]
+    cells = {key: values[2 * i : 2 * i + 2] for i, key in enumerate(keys)}
+    rules = Rules(min_degrees_of_freedom=1, min_times_chance=0)
+    plain = compare(table(cells), "vit", "resnet", rules)
+    moved = table({key: [value + shift for value in pair] for key, pair in cells.items()})
+    moved = moved.sample(frac=1, random_state=random.randint(0, 999))  # type: ignore[attr-defined]
+    other = compare(moved, "vit", "resnet", rules)
+    assert [gap.gap.value for gap in other.gaps] == pytest.approx([gap.gap.value for gap in plain.gaps], abs=1e-9)
+    assert other.slope.value == pytest.approx(plain.slope.value, abs=1e-9)
+
+
+@given(st.integers(1, 6))
+@settings(max_examples=10, deadline=None)
+def test_scaling_sizes_moves_the_crossover_alone(power: int) -> None:
+    factor = 10**power
+    small = scores_of(linear_gap(5.0, 20_000, noise=0.5))
+    large = small.assign(subset_samples=small["subset_samples"] * factor)
+    one, other = (compare(frame, "vit", "resnet", RULES) for frame in (small, large))
+    assert other.slope.value == pytest.approx(one.slope.value)
+    assert one.crossover.size is not None
+    assert other.crossover.size is not None
+    assert other.crossover.size.value == pytest.approx(factor * one.crossover.size.value, rel=1e-6)

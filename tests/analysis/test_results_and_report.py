@@ -1,0 +1,162 @@
+"""Tables that cannot be used are refused by name; every odd table still makes a page."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.commands import report_command
+from analysis.report import build
+from analysis.results import TableError, load, scores
+from tests.analysis.studies import linear_gap, runs_table, write_study
+
+VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use", "rect"}
+
+
+class Balanced(HTMLParser):
+    """Collects tags, refusing one that closes what is not open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def page_of(folder: Path, out: Path) -> str:
+    build(folder, out)
+    text = (out / "index.html").read_text()
+    parser = Balanced()
+    parser.feed(text)
+    assert parser.open == []
+    for link in parser.links:  # nothing is fetched: links are to run folders and to parts of this page
+        assert link.startswith(("../", "#")), link
+    assert "http-equiv" not in text
+    assert not re.search(r"@import|url\(http", text)
+    return text
+
+
+@pytest.fixture
+def runs() -> pd.DataFrame:
+    return runs_table(linear_gap(6.0, 10_000, noise=0.5))
+
+
+def test_a_whole_study_has_everything_on_its_page(tmp_path: Path, runs: pd.DataFrame) -> None:
+    folder = write_study(tmp_path / "t", runs, planned={"exaflops": 2e-6, "device_days": 0.01}, expected_runs=18)
+    text = page_of(folder, tmp_path / "out")
+    for words in (
+        "Reproduced",
+        "18 of 18 runs",
+        "Fixed before the runs",
+        "raw pixels",
+        "Distinct originals",
+        "aria-sort",
+    ):
+        assert words in text, words
+    assert text.count("<figure>") == 6
+    assert text.count("<title>vit-1000-s0") >= 3
+    assert 'href="../vit-1000-s0/"' in text
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    markdown = (tmp_path / "out" / "report.md").read_text()
+    assert "**Reproduced" in markdown
+    for name in re.findall(r"\((\w+\.png)\)", markdown):
+        assert (tmp_path / "out" / name).stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    "options", [{"seeds": 1}, {"sizes": (1000,)}, {"seeds": 1, "sizes": (1000,)}, {"num_classes": 2}]
+)
+def test_small_tables_make_a_page(tmp_path: Path, options: dict[str, object]) -> None:
+    runs = runs_table(linear_gap(6.0, 10_000), **options)  # type: ignore[arg-type]
+    assert "Inconclusive" in page_of(write_study(tmp_path / "t", runs), tmp_path / "out")
+
+
+def test_nothing_finished_and_failed_runs_are_listed(tmp_path: Path, runs: pd.DataFrame) -> None:
+    waiting = runs.assign(state="waiting", best_val_top1=None)
+    assert "No run is finished yet" in page_of(write_study(tmp_path / "a", waiting), tmp_path / "out_a")
+    some = runs.copy()
+    some.loc[0, ["state", "reason"]] = ["failed", "out_of_memory"]
+    text = page_of(write_study(tmp_path / "b", some), tmp_path / "out_b")
+    assert "1 runs failed" in text
+    assert "out_of_memory" in text
+
+
+def test_a_table_without_transfer_and_curves_is_enough(tmp_path: Path, runs: pd.DataFrame) -> None:
+    folder = write_study(tmp_path / "t", runs)
+    (folder / "transfer.csv").unlink()
+    (folder / "curves.csv").unlink()
+    assert page_of(folder, tmp_path / "out").count("<figure>") == 4
+
+
+def test_runs_of_different_code_are_pointed_out(tmp_path: Path, runs: pd.DataFrame) -> None:
+    runs.loc[0, "torch_version"] = "2.9"
+    text = page_of(write_study(tmp_path / "t", runs), tmp_path / "out")
+    assert "The runs differ in torch_version: 2.9, x" in text
+
+
+def test_names_from_data_are_text_not_markup(tmp_path: Path, runs: pd.DataFrame) -> None:
+    evil = '<script>alert("x")</script>'
+    runs["run_id"] = runs["run_id"] + evil
+    runs["model"] = runs["model"] + "<b>"
+    text = page_of(write_study(tmp_path / "t", runs, title=evil, pairs=[["vit<b>", "resnet<b>"]]), tmp_path / "out")
+    assert evil not in text
+    assert "<b>" not in text
+
+
+@pytest.mark.parametrize("column", ["run_id", "state", "model", "subset_samples", "seed"])
+def test_a_missing_column_is_named(tmp_path: Path, runs: pd.DataFrame, column: str) -> None:
+    folder = write_study(tmp_path / "t", runs)
+    runs.drop(columns=column).to_csv(folder / "runs.csv", index=False)
+    with pytest.raises(TableError, match=f"column {column} is missing"):
+        load(folder)
+
+
+def test_percent_in_place_of_fractions_is_refused(tmp_path: Path, runs: pd.DataFrame) -> None:
+    folder = write_study(tmp_path / "t", runs)
+    runs.assign(best_val_top1=71.2).to_csv(folder / "runs.csv", index=False)
+    with pytest.raises(TableError, match=r"best_val_top1: 71\.2 is no fraction"):
+        load(folder)
+
+
+def test_no_table_and_text_in_a_number_column(
+    tmp_path: Path, runs: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report_command(tmp_path, tmp_path / "out") == 2
+    assert "runs.csv" in capsys.readouterr().out
+    folder = write_study(tmp_path / "t", runs)
+    runs.astype({"seed": object}).assign(seed="first").to_csv(folder / "runs.csv", index=False)
+    with pytest.raises(TableError, match="cannot be read"):
+        load(folder)
+
+
+def test_a_transfer_metric_is_the_mean_over_support_seeds(tmp_path: Path, runs: pd.DataFrame) -> None:
+    tables = load(write_study(tmp_path / "t", runs))
+    found = scores(tables, "transfer:digits:5")
+    assert len(found) == len(runs)
+    assert found["value"].tolist() == pytest.approx([0.71] * len(runs))
+    with pytest.raises(TableError, match="pets"):
+        scores(tables, "transfer:pets:5")
+    with pytest.raises(TableError, match="nonsense"):
+        scores(tables, "nonsense")
+
+
+def test_a_table_with_the_needed_columns_alone_is_enough(tmp_path: Path, runs: pd.DataFrame) -> None:
+    """Somebody else's sweep: no harness columns but the documented ones that conclusions need."""
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    kept = ["run_id", "state", "model", "family", "subset_samples", "seed", "best_val_top1", "num_classes"]
+    runs[kept].to_csv(folder / "runs.csv", index=False)
+    tables = load(folder)
+    assert len(scores(tables, "best_val_top1")) == len(runs)
+    build(folder, tmp_path / "out")
