@@ -25,6 +25,8 @@ def check_model(cfg: ModelConfig) -> None:
         return
     if cfg.vit is None and cfg.resnet is None:
         raise ConfigError(f"model {cfg.name}: give `vit` (a ViT), `resnet` (a ResNet) or both (a hybrid).")
+    if cfg.image_size < 1:
+        raise ConfigError(f"model {cfg.name}: image_size={cfg.image_size} must be at least 1 pixel.")
     _check_choice(cfg.name, "head", cfg.head)
     if cfg.head == "hidden_tanh" and cfg.vit is None:
         raise ConfigError(
@@ -52,10 +54,11 @@ def _check_vit(name: str, image_size: int, vit: ViTConfig, resnet: ResNetConfig 
         raise ConfigError(f"model {name}: vit.dropout={vit.dropout} is not in [0, 1).")
     if resnet is None:
         if image_size % vit.patch_size:
+            below = image_size // vit.patch_size * vit.patch_size
+            near = f"{below} and {below + vit.patch_size}" if below else f"{vit.patch_size}"
             raise ConfigError(
-                f"model {name}: image_size={image_size} is not divisible by vit.patch_size={vit.patch_size}; "
-                f"the nearest sizes are {image_size - image_size % vit.patch_size} and "
-                f"{image_size + vit.patch_size - image_size % vit.patch_size}."
+                f"model {name}: image_size={image_size} is not divisible by vit.patch_size={vit.patch_size} "
+                f"(near: {near})."
             )
         return
     if vit.patch_size != 1:
