@@ -4,10 +4,10 @@ Hashed: the data set's digest, subset, draw, seed, model, recipe, precision, att
 Not hashed: paths, devices, hosts, launchers. A transfer protocol has a hash of its own: changing it retrains nothing.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from harness.config import TrainConfig
+from harness.config import TrainConfig, stated
 from harness.data.manifest import Dataset
 from harness.data.subset import Window, parse_size, window
 from harness.models.compute import Cost, count
@@ -64,14 +64,15 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
         "subset_samples": subset_samples,
         "draw": config.draw,
         "seed": config.seed,
-        "model": asdict(config.model),
-        "recipe": asdict(config.recipe),
+        "model": stated(config.model),
+        "recipe": stated(config.recipe),
         "precision": precision,
         "attention": attention,
         "order": config.order,
-        "convention": config.convention,
         "threads": config.launcher.threads,
     }
+    if config.convention != "executed":  # younger than the published runs
+        identity["convention"] = config.convention
     config_hash = identity_hash(identity)
     name = f"{config.model.name}-{readable_size(subset_samples)}-s{config.seed}"
     return Cell(
@@ -79,7 +80,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
         identity=identity,
         config_hash=config_hash,
         run_id=run_id(name, config_hash),
-        transfer_id=run_id(config.transfer.name, identity_hash(asdict(config.transfer))),
+        transfer_id=run_id(config.transfer.name, identity_hash(stated(config.transfer))),
         num_classes=dataset.num_classes,
         subset_samples=subset_samples,
         horizon_samples=horizon_samples,

@@ -5,11 +5,27 @@ Counts of images are strings so that they read like the paper's: '9M', '300k', '
 (harness.data.subset.parse_size).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
+
+
+def added(default: Any) -> Any:
+    """A field younger than published results: it enters a hash only where it differs from its default (`stated`)."""
+    return field(default=default, metadata={"added": True})
+
+
+def stated(config: Any) -> dict[str, Any]:
+    """A config as a dict to hash: `added` fields that hold their default are left out, so that old runs keep theirs."""
+    values: dict[str, Any] = {}
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if item.metadata.get("added") and value == item.default:
+            continue
+        values[item.name] = stated(value) if is_dataclass(value) else value
+    return values
 
 
 @dataclass
@@ -97,8 +113,8 @@ class RecipeConfig:
     warmup: str = "5%"  # of the horizon, or a number of images
     clip_norm: float | None = 1.0  # global gradient norm
     label_smoothing: float = 0.0
-    loss: str = "softmax"  # softmax cross-entropy, or 'sigmoid': summed over classes, mean over the batch
-    dropout: float = 0.0  # of a ViT, and of the ViT in a hybrid: after the position embedding and dense layers
+    loss: str = added("softmax")  # softmax cross-entropy, or 'sigmoid': summed over classes, mean over the batch
+    dropout: float = added(0.0)  # of a ViT, and of the ViT in a hybrid: after the position embedding and dense layers
     evaluations: int = 10  # evenly spaced along the horizon; the last one is at its end
     train_eval_samples: int = 2000  # the fixed sample of the training subset on which train top-1 is measured
 

@@ -11,11 +11,10 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness.config import DataConfig
+from harness.config import DataConfig, stated
 from harness.data.finish import finish
 from harness.data.manifest import dataset_folder
 from harness.data.order import PERMUTATION
@@ -77,7 +76,7 @@ def pack_locked(cfg: DataConfig, folder: Path, workers: int, force: bool, progre
 
 def identity_of(cfg: DataConfig) -> dict[str, Any]:
     """The fields that decide what is packed."""
-    return {name: value for name, value in asdict(cfg).items() if name not in NOT_IN_IDENTITY}
+    return {name: value for name, value in stated(cfg).items() if name not in NOT_IN_IDENTITY}
 
 
 def differences(packed: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
