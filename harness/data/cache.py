@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.data.manifest import Dataset
 from harness.data.pixels import Pixels
+from harness.paths import cache_root
 
 CACHE_LIMIT_BYTES = 4 * 2**30
 CACHE_VERSION = 2  # of the rules in harness.data.images
@@ -37,8 +38,7 @@ def cache_path(dataset: Dataset, split: str, image_size: int, channels: int) -> 
     path = dataset.folder / "cache" / name
     if path.exists() or os.access(path.parent if path.parent.exists() else dataset.folder, os.W_OK):
         return path
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "harness" / "pixels" / name
+    return cache_root() / "pixels" / name
 
 
 def build_cache(dataset: Dataset, split: str, image_size: int, channels: int, path: Path) -> None:
