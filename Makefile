@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -19,10 +21,10 @@ $(VENV)/.installed: pyproject.toml
 setup: $(VENV)/.installed  ## create .venv and install harness into it
 
 test: setup  ## every test that runs on a CPU in minutes
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-slow: setup  ## the long ones too
-	$(BIN)/python -m pytest -m 'not gpu'
+	$(PYTEST) -m 'not gpu'
 
 check: setup  ## lint, format and types
 	$(BIN)/ruff check .
