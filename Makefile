@@ -40,8 +40,9 @@ demo: setup  ## real images to a verdict: data, study, report (about 10 minutes 
 		echo; echo "$$ harness $$words"; harness $$words; done'
 	@echo; echo "The commands above are in $(BIN); go on with: . $(BIN)/activate && harness --help"
 
-docs: setup  ## write docs/results.md from the schema
+docs: setup  ## write what is made from the code: docs/results.md, the counts that ship
 	$(BIN)/python -m harness.results_schema > docs/results.md
+	$(BIN)/python -m harness.models.ship_counts
 
 clean:  ## remove caches; data, runs and .venv stay
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist

@@ -10,12 +10,12 @@ from harness.models.named import model_config, model_names
 
 # (classes, channels): ImageNet and the default of `harness flops`, JFT-300M, ImageNet-21k; the glyphs and Fashion-MNIST
 PAPER_HEADS = ((1000, 3), (18_291, 3), (21_843, 3))
-POCKET_HEADS = ((1000, 3), (547, 1), (10, 1))
+POCKET_HEADS = ((1000, 3), (547, 1), (182, 1), (10, 1))
 
 
 def shipped_heads(name: str) -> tuple[tuple[int, int], ...]:
     """(classes, channels) for which a model's counts ship."""
-    return POCKET_HEADS if "pocket" in name else PAPER_HEADS
+    return POCKET_HEADS if model_config(name).image_size < 64 else PAPER_HEADS
 
 
 def counts_of(name: str, num_classes: int, channels: int) -> dict[str, dict[str, Any]]:
