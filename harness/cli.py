@@ -120,6 +120,11 @@ def add_study_commands(commands: "Commands") -> None:
 
     run = commands.add_parser("run", help="start what is not finished; the same command resumes")
     add_study_arguments(run)
+    run.add_argument("--dry-run", action="store_true", help="say what would be done with each run; start nothing")
+    run.add_argument("--only", choices=("failed",), help="failed runs alone, also those that are not tried any more")
+    run.add_argument("--rerun", action="store_true", help="from scratch; finished folders are set aside, not deleted")
+    run.add_argument("--max-failures", type=int, metavar="N", help="start no more runs once N have failed")
+    run.add_argument("--detach", action="store_true", help="go on in the background; output in launcher.log")
     run.set_defaults(action=study_run)
 
     calibrate = commands.add_parser("calibrate", help="time a few real steps of each model on this machine, for plan")
@@ -128,6 +133,7 @@ def add_study_commands(commands: "Commands") -> None:
 
     status = commands.add_parser("status", help="finished, running, waiting, failed")
     add_study_arguments(status)
+    status.add_argument("--watch", action="store_true", help="again and again until nothing is running or waiting")
     status.set_defaults(action=study_status)
 
 
@@ -232,9 +238,10 @@ def study_plan(options: argparse.Namespace) -> int:
 
 
 def study_run(options: argparse.Namespace) -> int:
-    from harness.study.commands import run_command
+    from harness.study.run_command import RunOptions, run_command
 
-    return run_command(options.study, options.overrides)
+    flags = RunOptions(options.dry_run, options.only, options.rerun, options.max_failures, options.detach)
+    return run_command(options.study, options.overrides, flags)
 
 
 def study_calibrate(options: argparse.Namespace) -> int:
@@ -244,9 +251,9 @@ def study_calibrate(options: argparse.Namespace) -> int:
 
 
 def study_status(options: argparse.Namespace) -> int:
-    from harness.study.commands import status_command
+    from harness.study.status_command import status_command
 
-    return status_command(options.study, options.overrides)
+    return status_command(options.study, options.overrides, options.watch)
 
 
 def study_results(options: argparse.Namespace) -> int:

@@ -151,12 +151,29 @@ class DeviceConfig:
 
 @dataclass
 class LauncherConfig:
-    """conf/launcher/: how a study's runs are started."""
+    """conf/launcher/: how a study's runs are started. Of all this only `threads` enters a run's hash."""
 
     name: str = "local"
-    slots: int | None = None  # runs side by side; null = one a core
-    threads: int = 1  # a run: part of the hash, since it changes the order of float sums
+    kind: str = "local"  # local: processes of this machine | slurm: job arrays through sbatch
+    threads: int = 1  # a process: part of the hash, since it changes the order of float sums
+    processes: int = 1  # a node; more than one are started by torchrun, each with a GPU of its own where there are GPUs
+    max_failures_per_run: int = 3  # a run that failed so often is not tried again unless `--only failed` asks for it
+    run_memory_bytes: float | None = None  # host memory of a run; null = from the plan
     poll_seconds: float = 0.5
+    # local
+    slots: int | None = None  # runs side by side; null = so that every thread has a core
+    runs_per_gpu: int = 1  # small runs may share a GPU
+    memory_bytes: float | None = None  # of all runs together; null = nine tenths of the machine's
+    # slurm
+    nodes: int = 1  # a run
+    partition: str | None = None
+    account: str | None = None
+    time_minutes: int | None = None  # a job; null = twice the plan's device time and ten minutes
+    max_time_minutes: int = 1440  # no job asks for more; a longer run goes on in the same job, requeued
+    signal_seconds: int = 120  # before the limit the run is told to make a checkpoint and end
+    transfer_apart: bool = False  # transfer in jobs of their own, each after its run's training
+    sbatch: list[str] = field(default_factory=list)  # further options of sbatch: '--qos=long', '--exclude=n7'
+    setup: list[str] = field(default_factory=list)  # shell lines before a run: 'module load cuda'
 
 
 @dataclass
@@ -186,6 +203,7 @@ class TrainConfig:
     attention: str = "auto"  # fused | unfused; auto = by rule
     convention: str = "executed"  # of counting FLOPs; 'paper' leaves out multiplications with zero padding
     study: str = "single"  # name of the study that this run belongs to
+    keep: str = "best"  # of a finished run's checkpoints: 'best' alone, or 'all'
 
 
 _GROUPS: dict[str, Any] = {

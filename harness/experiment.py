@@ -1,18 +1,17 @@
 """One cell from data to result.json: data + model -> train -> test -> transfer. The only file that knows them all.
 
 `python -m harness.experiment RUN_FOLDER` executes what config.yaml in that folder says, and nothing else: the
-configuration was frozen when the run was submitted. Exit codes: 0 finished, 1 failed, 75 another process has it.
+configuration was frozen when the run was submitted. Exit codes: 0 finished, 1 failed, 74 failed on a full disk and
+could not say so, 75 another process has it, 85 stopped after a checkpoint.
 """
 
-import fcntl
+import errno
 import os
 import platform
 import resource
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,43 +33,69 @@ from harness.models.precision import attention_path
 from harness.paths import data_root
 from harness.results_schema import SCHEMA_VERSION
 from harness.run_folder import missing_columns, read_result, read_status, write_json, write_status
-from harness.submission import EXIT_BUSY, Frozen, is_complete, load_frozen, transfer_file
+from harness.run_lock import lock
+from harness.submission import (
+    EXIT_BUSY,
+    EXIT_DISK_FULL,
+    EXIT_FAILED,
+    Frozen,
+    is_complete,
+    load_frozen,
+    prune,
+    transfer_file,
+)
 from harness.train import checkpoint
 from harness.train.loop import DivergedError, TrainJob, best_path, evaluate_split, train
 from harness.transfer.evaluate import fewshot_rows
-
-EXIT_FAILED = 1
 
 # The paper's own rate, to express compute in its unit: ViT-L/16 on JFT-300M, 1567 exaFLOPs (Table 6, 14 epochs)
 # in 680 TPUv3-core-days (Table 2).
 EXAFLOPS_PER_TPU_V3_CORE_DAY = 1567 / 680
 
 
-def execute(folder: Path) -> int:
-    """Run what the folder's config.yaml says, from where it stopped. Returns the exit code; never raises for a
-    failed run: status.json says what happened."""
-    with lock(folder) as locked:
-        if not locked:
-            return EXIT_BUSY
-        frozen = load_frozen(folder)
-        if is_complete(folder, frozen.config_hash, frozen.transfer_id):  # another process was quicker
-            return 0
-        attempt = int(read_status(folder).get("attempt") or 0) + 1
-        started_at = str(read_status(folder).get("started_at") or utc_now())
-        fixed: dict[str, Any] = {
-            "attempt": attempt,
-            "started_at": started_at,
-            "host": platform.node(),
-            "pid": os.getpid(),
-        }
+def execute(folder: Path, stage: str = "all") -> int:
+    """Run what the folder's config.yaml says, from where it stopped; `stage` train or transfer alone, or both.
+
+    Returns the exit code; never raises for a failed run: status.json says what happened.
+    """
+    try:
+        with lock(folder) as locked:
+            return execute_locked(folder, stage) if locked else EXIT_BUSY
+    except OSError as error:  # no room for the lock itself
+        return EXIT_DISK_FULL if failure_reason(error) == "disk_full" else EXIT_FAILED
+
+
+def execute_locked(folder: Path, stage: str) -> int:
+    """`execute` by the one process that has the run."""
+    frozen = load_frozen(folder)
+    trained = read_result(folder, frozen.config_hash) is not None
+    if is_complete(folder, frozen.config_hash, frozen.transfer_id) or (trained and stage == "train"):
+        return 0  # another process was quicker
+    before = read_status(folder)
+    fixed: dict[str, Any] = {
+        "attempt": int(before.get("attempt") or 0) + 1,
+        "failures": int(before.get("failures") or 0),
+        "started_at": str(before.get("started_at") or utc_now()),
+        "host": platform.node(),
+        "pid": os.getpid(),
+    }
+    try:
         write_status(folder, "running", **fixed)
-        try:
-            run_cell(folder, frozen, fixed)
-        except Exception as error:
-            traceback.print_exc()
-            write_status(folder, "failed", failure_reason(error), error=last_line(error), **fixed)
-            return EXIT_FAILED
-        return 0
+        run_cell(folder, frozen, fixed, stage)
+    except Exception as error:
+        return report_failure(folder, error, fixed)
+    return 0
+
+
+def report_failure(folder: Path, error: Exception, fixed: dict[str, Any]) -> int:
+    """Say in log and status.json why a run failed, as far as there is room on the disk. Returns the exit code."""
+    failed = {**fixed, "failures": fixed["failures"] + 1}
+    try:
+        traceback.print_exception(error)
+        write_status(folder, "failed", failure_reason(error), error=last_line(error), **failed)
+    except OSError:
+        return EXIT_DISK_FULL if failure_reason(error) == "disk_full" else EXIT_FAILED
+    return EXIT_FAILED
 
 
 def execute_logged(folder: str, environment: dict[str, str]) -> None:
@@ -83,16 +108,18 @@ def execute_logged(folder: str, environment: dict[str, str]) -> None:
 
 
 def failure_reason(error: Exception) -> str:
-    """diverged | out_of_memory | error."""
+    """diverged | out_of_memory | disk_full | error."""
     if isinstance(error, DivergedError):
         return "diverged"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return "out_of_memory"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk_full"
     return "error"
 
 
-def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any]) -> None:
-    """Train unless finished, then transfer unless done; result.json last."""
+def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], stage: str = "all") -> None:
+    """Train unless finished, then transfer unless done; result.json last, and checkpoints pruned to what is kept."""
     config = frozen.config
     torch.set_num_threads(config.launcher.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -110,12 +137,14 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any]) -> None:
     with attention_path(cell.attention):
         job = make_job(folder, cell, dataset, device, fixed)
         columns: dict[str, Any] = {} if result else train_columns(job, cell)
-        run_transfer(folder, cell, job)
+        if stage != "train":
+            run_transfer(folder, cell, job)
     if result is None:
         result = columns | closing_columns(cell, columns, device, fixed)
         absent = missing_columns(result)
         assert not absent, f"result lacks {absent}"
         write_json(folder / "result.json", result)
+    prune(folder, config.keep)
     write_status(folder, "finished", **fixed, samples_seen=cell.horizon_samples, horizon_samples=cell.horizon_samples)
 
 
@@ -245,18 +274,6 @@ def run_transfer(folder: Path, cell: Cell, job: TrainJob) -> None:
     write_json(path, {"transfer_id": cell.transfer_id, "config": asdict(config.transfer), "rows": rows})
 
 
-@contextmanager
-def lock(folder: Path) -> Iterator[bool]:
-    """Whether this process alone has the run; the lock goes with its holder, however that ends."""
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
-
-
 def device_kind(device: torch.device) -> str:
     """The device as torch or the system names it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
@@ -273,4 +290,4 @@ def last_line(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(execute(Path(sys.argv[1])))
+    sys.exit(execute(Path(sys.argv[1]), *sys.argv[2:3]))

@@ -66,7 +66,7 @@ def start_of(pid: int) -> float:
 def newest(folder: Path) -> Path | None:
     """The lock file that counts: the one of the highest number."""
     try:
-        names = [name for name in os.listdir(folder / ".lock") if name.isdigit()]
+        names = [entry.name for entry in os.scandir(folder / ".lock") if entry.name.isdigit()]
     except OSError:
         return None
     return folder / ".lock" / max(names) if names else None
