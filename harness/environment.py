@@ -27,6 +27,7 @@ def describe(device_kind: str) -> dict[str, Any]:
         "harness_version": __version__,
         "git_sha": sha,
         "git_diff": diff,
+        "code": str(Path(__file__).resolve().parent),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),

@@ -32,6 +32,7 @@ CONTROLLER_AWAY = ("Unable to contact slurm controller", "Socket timed out", "Co
 CONTROLLER_PATIENCE_SECONDS = 120.0
 TIME_FACTOR, EXTRA_MINUTES = 2.0, 10
 TRANSFER_MINUTES = 60
+MEMORY_STEP_MEGABYTES, TIME_STEP_MINUTES = 256, 5  # so that runs of nearly equal needs share an array
 
 
 @dataclass(frozen=True)
@@ -118,18 +119,25 @@ def resources_of(cell: Cell, stage: str) -> Resources:
     launcher, need = cell.config.launcher, need_of(cell)
     nodes, processes = (1, 1) if stage == "transfer" else (launcher.nodes, launcher.processes)
     seconds = device_seconds(cell, read_calibration(runs_root()))[0] / (nodes * processes)
-    estimated = TRANSFER_MINUTES if stage == "transfer" else math.ceil(TIME_FACTOR * seconds / 60) + EXTRA_MINUTES
+    estimated = TRANSFER_MINUTES
+    if stage != "transfer":
+        estimated = round_up(TIME_FACTOR * seconds / 60, TIME_STEP_MINUTES) + EXTRA_MINUTES
     minutes = min(launcher.time_minutes or estimated, launcher.max_time_minutes)
     return Resources(
         nodes=nodes,
         processes=processes,
         threads=launcher.threads,
         gpus=processes if need.gpus else 0,
-        memory_megabytes=math.ceil(need.memory_bytes / 1e6),
+        memory_megabytes=round_up(need.memory_bytes / 1e6, MEMORY_STEP_MEGABYTES),
         minutes=minutes,
         signal_seconds=min(launcher.signal_seconds, minutes * 30),
         stage=stage,
     )
+
+
+def round_up(value: float, step: int) -> int:
+    """The next multiple of `step`."""
+    return step * math.ceil(value / step)
 
 
 def submit_array(
@@ -182,7 +190,7 @@ def script_text(plan: Plan, cells: list[Cell], resources: Resources, runs: Path,
             *(f"#SBATCH {option}" for option in asked),
             *(f"export {key}={quote(value)}" for key, value in environment.items()),
             f"export PYTHONPATH={quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}",
-            f"cd {quote(str(Path.cwd()))}",
+            f"cd {quote(str(code))}  # python -m looks here first",
             *launcher.setup,
             f"exec {join(body)}  # in place of the shell: Slurm's signals reach it",
             "",
