@@ -11,11 +11,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from harness.data.block_order import BlockOrder, check_order
 from harness.data.cache import open_pixels
 from harness.data.decoders import decode_batches
 from harness.data.manifest import Dataset
 from harness.data.order import batch as order_batch
 from harness.data.pixels import Pixels
+from harness.data.prefetch import check_room, prefetched
+from harness.data.remote import RemoteShard
 from harness.data.subset import Window
 from harness.errors import ConfigError, DatasetError
 
@@ -68,6 +71,7 @@ def train_batches(
     image_size: int,
     channels: int,
     workers: int = 0,
+    order: str = "global",
     rank: int = 0,
     ranks: int = 1,
 ) -> Iterator[Batch]:
@@ -77,23 +81,39 @@ def train_batches(
         batch_size: B, of the global batch, over all ranks.
         start_samples_seen: where to begin, over all ranks; nothing before it is read.
         workers: decoding processes for splits over the cache limit; they change no sample.
+        order: 'global', or 'block' (harness.data.block_order), which needs a few shards at a time.
         rank: rank r of R takes rows [rB/R, (r + 1)B/R) of every batch: all ranks together see what one rank would.
-    Raises ConfigError for a batch that does not divide over the ranks: means over unequal parts would not be the mean.
+    Raises ConfigError for a batch that does not divide over the ranks (means over unequal parts would not be the mean),
+    an order that there is not, and remote shards that the order needs more of than their cache holds.
     """
+    check_order(order)
     if batch_size % ranks:
         raise ConfigError(f"batch_size={batch_size} does not divide over {ranks} ranks")
     share = rank_rows(batch_size, rank, ranks)
+    blocks = None
+    if order == "block":
+        blocks = BlockOrder(window, [shard["samples"] for shard in dataset.splits["train"].shards], seed)
+    pixels = open_pixels(dataset, "train", image_size, channels)
+    batches = window_batches(window, seed, batch_size, start_samples_seen, blocks)
+    if isinstance(pixels, Pixels):
+        check_room(dataset, "train", window, blocks)
+        shards = [shard for shard in dataset.shards("train") if isinstance(shard, RemoteShard)]
+        if blocks is not None and len(shards) == len(dataset.splits["train"].shards):
+            batches = prefetched(batches, shards, blocks, start_samples_seen, batch_size)
+    rows = batch_size // ranks
+    return read(dataset, "train", pixels, ((batch[share], rows) for batch in batches), workers, rows)
 
-    def positions() -> Iterator[np.ndarray]:
-        start = start_samples_seen
-        batches = max(1, ORDER_AHEAD_SAMPLES // batch_size)
-        while True:
-            ahead = window.split_positions(order_batch(seed, start, batches * batch_size, window.size))
-            yield from ahead.reshape(batches, batch_size)[:, share]
-            start += batches * batch_size
 
-    parts = ((rows, len(rows)) for rows in positions())
-    return read(dataset, "train", parts, image_size, channels, workers, batch_size // ranks)
+def window_batches(
+    window: Window, seed: int, batch_size: int, start: int, blocks: BlockOrder | None
+) -> Iterator[np.ndarray]:
+    """Positions in the split of every global batch from `start` samples on, without end."""
+    batches = max(1, ORDER_AHEAD_SAMPLES // batch_size)
+    count = batches * batch_size
+    while True:
+        ahead = order_batch(seed, start, count, window.size) if blocks is None else blocks.batch(start, count)
+        yield from window.split_positions(ahead).reshape(batches, batch_size)
+        start += count
 
 
 def eval_batches(
@@ -121,7 +141,8 @@ def eval_batches(
     share = rank_rows(batch_size, rank, ranks)
     batches = (chosen[start : start + batch_size] for start in range(0, len(chosen), batch_size))
     parts = (one_row_at_least(batch, share) for batch in batches)
-    return read(dataset, split, parts, image_size, channels, workers, share.stop - share.start)
+    pixels = open_pixels(dataset, split, image_size, channels)
+    return read(dataset, split, pixels, parts, workers, share.stop - share.start)
 
 
 def rank_rows(batch_size: int, rank: int, ranks: int) -> slice:
@@ -141,15 +162,13 @@ def one_row_at_least(batch: np.ndarray, share: slice) -> tuple[np.ndarray, int]:
 def read(
     dataset: Dataset,
     split: str,
+    pixels: np.ndarray | Pixels,
     parts: Iterator[tuple[np.ndarray, int]],
-    image_size: int,
-    channels: int,
     workers: int,
     batch_size: int,
 ) -> Iterator[Batch]:
     """Batches at the given (positions, how many of them count), in their order; short ones are padded."""
     labels = Labels(dataset, split)
-    pixels = open_pixels(dataset, split, image_size, channels)
     if isinstance(pixels, np.ndarray):
         for chosen, count in parts:
             padded, mask = pad(chosen, count, batch_size)
