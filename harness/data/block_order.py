@@ -30,6 +30,12 @@ def check_order(kind: str) -> None:
         raise ConfigError(f"order={kind}: it is one of {', '.join(KINDS)}")
 
 
+def order_identity(kind: str) -> str:
+    """What of an order enters a run's hash. Raises ConfigError for an order that there is not."""
+    check_order(kind)
+    return BLOCK_ORDER if kind == "block" else kind
+
+
 class Group(NamedTuple):
     """Blocks whose samples an epoch visits mixed with each other."""
 

@@ -7,6 +7,7 @@ environment or ~/.config/fsspec. Only a `pipe:` URL, which the user must have al
 import random
 import subprocess
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -40,6 +41,7 @@ def download(url: str, file: BinaryIO, size: int) -> None:
             failures = 0
         except Exception as error:  # every library behind fsspec has errors of its own
             failures += 1
+            forget_frames(error)
             if is_final(error) or failures > FAILURES:
                 raise DatasetError(
                     f"{url}: {describe(error)} at byte {start:,} of {size:,}"
@@ -110,6 +112,17 @@ def is_final(error: Exception) -> bool:
         return True
     status = getattr(error, "status", None)
     return isinstance(status, int) and 400 <= status < 500 and status not in MAY_PASS
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Empty the frames that an error has passed through.
+
+    fsspec's keep the error itself, a cycle that would keep alive who called, and with it the processes of a loader
+    that nobody uses any more, until the garbage collector comes by.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def describe(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Shards behind a real HTTP server that stalls, truncates, answers 503 and restarts: every byte comes, or it is said."""
+"""Shards behind a real HTTP server that stalls, truncates, answers 503, restarts: every byte comes, or it is said."""
 
 import hashlib
 import json
@@ -275,5 +275,5 @@ def test_shell_urls_are_refused_unless_allowed(far: Dataset, server: Server, mon
     path.write_text(json.dumps(manifest))
     monkeypatch.setattr(cache, "CACHE_LIMIT_BYTES", 0)
     shutil.rmtree(remote.cache_folder())
-    with pytest.raises(DatasetError, match="exit code 3, 0 of .*no such bucket"):
+    with pytest.raises(DatasetError, match=r"exit code 3, 0 of .*no such bucket"):
         next(eval_batches(open_dataset(far.folder, allow_shell=True), "val", batch_size=64, **SIZE))
