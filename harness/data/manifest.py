@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from harness.config import DataConfig
+from harness.data.remote import RemoteShard
+from harness.data.urls import check_url, scheme_of
 from harness.errors import DatasetError
 from harness.paths import conf_dir
 
@@ -46,6 +48,15 @@ class Dataset:
     def num_classes(self) -> int:
         return len(self.class_names)
 
+    def shards(self, split: str) -> list[Path | RemoteShard]:
+        """Where each shard of a split lies, in packed order: below the folder, elsewhere, or behind a URL."""
+        return [
+            RemoteShard(shard["file"], shard["bytes"], shard["sha256"])
+            if scheme_of(shard["file"])
+            else self.folder / shard["file"]
+            for shard in self.splits[split].shards
+        ]
+
     def index(self, split: str) -> np.ndarray:
         """Memory-mapped rows of a split: shard, offset and size of the image's bytes, label, origin.
 
@@ -71,10 +82,11 @@ def index_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.index.npy"
 
 
-def open_dataset(folder: Path, cheap_checks: bool = True) -> Dataset:
-    """Open a packed set after cheap checks: manifest, index lengths, shard sizes.
+def open_dataset(folder: Path, cheap_checks: bool = True, allow_shell: bool = False) -> Dataset:
+    """Open a packed set after cheap checks: manifest, index lengths, sizes of the shards that are on this machine.
 
-    Raises DatasetError naming what is wrong and the command that mends it.
+    Raises DatasetError naming what is wrong and the command that mends it, ConfigError for shards whose reading would
+    run a shell command, unless `allow_shell`.
     """
     path = folder / "manifest.json"
     try:
@@ -88,6 +100,9 @@ def open_dataset(folder: Path, cheap_checks: bool = True) -> Dataset:
         raise DatasetError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{path}: damaged ({type(error).__name__}: {error}); pack again with --force") from error
+    for split in dataset.splits.values():
+        for shard in split.shards:
+            check_url(shard["file"], allow_shell)
     for name, split in dataset.splits.items() if cheap_checks else ():
         check_cheaply(dataset, name, split)
     return dataset
@@ -132,8 +147,9 @@ def check_cheaply(dataset: Dataset, name: str, split: Split) -> None:
             f"{index_path(dataset.folder, name)}: {rows} rows, the manifest says {split.samples}; "
             "pack again with --force"
         )
-    for shard in split.shards:
-        path = dataset.folder / shard["file"]
+    for shard, path in zip(split.shards, dataset.shards(name), strict=True):
+        if isinstance(path, RemoteShard):
+            continue
         size = path.stat().st_size if path.exists() else None
         if size != shard["bytes"]:
             found = "missing" if size is None else f"{size} bytes"

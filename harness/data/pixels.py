@@ -2,12 +2,14 @@
 
 import os
 from collections import OrderedDict
+from pathlib import Path
 from tarfile import TarError
 
 import numpy as np
 
 from harness.data.images import BadImageError, decode
 from harness.data.manifest import Dataset
+from harness.data.remote import RemoteShard
 from harness.data.shard import member_key
 from harness.errors import DatasetError
 
@@ -20,7 +22,7 @@ class Pixels:
     def __init__(self, dataset: Dataset, split: str, image_size: int, channels: int) -> None:
         self.dataset, self.split, self.image_size, self.channels = dataset, split, image_size, channels
         self.index = dataset.index(split)
-        self.files = [dataset.folder / shard["file"] for shard in dataset.splits[split].shards]
+        self.files = dataset.shards(split)
         self._open: OrderedDict[int, int] = OrderedDict()
 
     def __len__(self) -> int:
@@ -39,24 +41,28 @@ class Pixels:
         row = self.index[position]
         file = self.files[int(row["shard"])]
         try:
-            return f"{file}: sample {member_key(file, int(row['offset']))}"
-        except (OSError, ValueError, TarError):
+            path = file.local() if isinstance(file, RemoteShard) else file
+            return f"{file}: sample {member_key(path, int(row['offset']))}"
+        except (DatasetError, OSError, ValueError, TarError):
             return f"{file}: sample {position} of {self.split}"
 
     def _read(self, row: np.void) -> bytes:
-        size = int(row["size"])
-        data = os.pread(self._descriptor(int(row["shard"])), size, int(row["offset"]))
+        size, offset, file = int(row["size"]), int(row["offset"]), self.files[int(row["shard"])]
+        if isinstance(file, RemoteShard):
+            data = file.read(offset, size)
+        else:
+            data = os.pread(self._descriptor(int(row["shard"]), file), size, offset)
         if len(data) != size:
             raise OSError(f"{len(data)} of {size} bytes could be read")
         return data
 
-    def _descriptor(self, shard: int) -> int:
+    def _descriptor(self, shard: int, path: Path) -> int:
         if shard in self._open:
             self._open.move_to_end(shard)
         else:
             if len(self._open) >= OPEN_FILES:
                 os.close(self._open.popitem(last=False)[1])
-            self._open[shard] = os.open(self.files[shard], os.O_RDONLY)
+            self._open[shard] = os.open(path, os.O_RDONLY)
         return self._open[shard]
 
     def close(self) -> None:
