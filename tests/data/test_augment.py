@@ -82,7 +82,7 @@ def test_flips_alone_keep_the_centre_square() -> None:
 
 @pytest.mark.parametrize("size", [32, 224])
 def test_the_fast_path_agrees_with_cutting_the_whole_picture(size: int) -> None:
-    """A JPEG decoded at full size: equal. Decoded at 1/d, since the crop is d times `size` and more: within 2 of 255 on
+    """A JPEG decoded at full size: within 1 of 255 on average, its colours are the nearest ones. Decoded at 1/d, since the crop is d times `size` and more: within 2 of 255 on
     average of cutting the picture averaged over blocks of d, the crop's place rounded down to it."""
     buffer = io.BytesIO()
     Image.fromarray(PHOTOGRAPH).save(buffer, "JPEG", quality=95)
@@ -94,7 +94,7 @@ def test_the_fast_path_agrees_with_cutting_the_whole_picture(size: int) -> None:
         d = max(d for d in (1, 2, 4, 8) if min(crop.height, crop.width) >= d * size or d == 1)
         small = np.asarray(whole.reduce(d))
         cut(small, Crop(*(edge // d for edge in crop[:4]), crop.flip), size, slow)
-        assert np.abs(fast.astype(int) - slow).mean() <= (0 if d == 1 else 2)
+        assert np.abs(fast.astype(int) - slow).mean() <= (1 if d == 1 else 2)
 
 
 def stream(
