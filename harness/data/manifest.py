@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.config import DataConfig
 from harness.data.remote import RemoteShard
+from harness.data.rows import MAPPED_AT_MOST, Rows
 from harness.data.urls import check_url, scheme_of
 from harness.errors import DatasetError
 from harness.paths import conf_dir
@@ -73,6 +74,11 @@ class Dataset:
         except (OSError, ValueError) as error:
             raise DatasetError(f"{path}: missing or damaged ({error}); pack again with --force") from error
         return rows
+
+    def rows(self, split: str) -> np.ndarray | Rows:
+        """`index`, for reading a few rows at a time: of a large split not mapped, so that little of it is resident."""
+        mapped = self.index(split)
+        return mapped if len(mapped) <= MAPPED_AT_MOST else Rows(index_path(self.folder, split), mapped)
 
 
 def dataset_folder(cfg: DataConfig, root: Path) -> Path:

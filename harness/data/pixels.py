@@ -21,7 +21,7 @@ class Pixels:
 
     def __init__(self, dataset: Dataset, split: str, image_size: int, channels: int) -> None:
         self.dataset, self.split, self.image_size, self.channels = dataset, split, image_size, channels
-        self.index = dataset.index(split)
+        self.index = dataset.rows(split)
         self.files = dataset.shards(split)
         self._open: OrderedDict[int, int] = OrderedDict()
 
