@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.config import TrainConfig, stated
+from harness.data.block_order import order_identity
 from harness.data.manifest import Dataset
 from harness.data.subset import Window, parse_size, window
 from harness.models.compute import Cost, count
@@ -68,7 +69,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
         "recipe": stated(config.recipe),
         "precision": precision,
         "attention": attention,
-        "order": config.order,
+        "order": order_identity(config.order),
         "threads": config.launcher.threads,
     }
     if config.convention != "executed":  # younger than the published runs

@@ -50,6 +50,7 @@ class DataConfig:
     shard_samples: int = 10_000  # images a shard
     max_dropped: float = 0.01  # share of images that may be unusable before packing fails
     num_classes: int | None = None  # declared sets only: the others bring their classes
+    allow_shell: bool = added(False)  # whether shards may be behind `pipe:` URLs: reading one runs its command
     pack_on_demand: bool = False  # small and needs no download: packed by the first command that needs it
 
 
@@ -198,7 +199,7 @@ class TrainConfig:
     subset: str = MISSING  # size of the nested training subset
     draw: int = 0  # which window of that size
     seed: int = 0  # initialisation, order, dropout
-    order: str = "global"
+    order: str = "global"  # or 'block': a few shards at a time, for shards read over a network
     precision: str = "auto"  # fp32 | bf16; auto = by rule (harness.models.precision)
     attention: str = "auto"  # fused | unfused; auto = by rule
     convention: str = "executed"  # of counting FLOPs; 'paper' leaves out multiplications with zero padding

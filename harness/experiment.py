@@ -124,7 +124,7 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], stage: str = "
     torch.set_num_threads(config.launcher.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a debugging aid that costs a tenth of a small step
-    dataset = open_dataset(dataset_folder(config.data, data_root()))
+    dataset = open_dataset(dataset_folder(config.data, data_root()), allow_shell=config.data.allow_shell)
     cell = resolve(config, dataset)
     if cell.config_hash != frozen.config_hash:
         raise DatasetError(

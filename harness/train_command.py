@@ -36,7 +36,7 @@ def hydra_main(raw: DictConfig) -> None:
 
 def run_one(config: TrainConfig) -> int:
     """Train one cell in this process and print what came out. A finished run is shown, not trained again."""
-    dataset = open_dataset(dataset_folder(config.data, data_root()))
+    dataset = open_dataset(dataset_folder(config.data, data_root()), allow_shell=config.data.allow_shell)
     cell = resolve(config, dataset)
     folder = study_folder(runs_root(), config.study, dataset.name) / cell.run_id
     if is_complete(folder, cell.config_hash, cell.transfer_id):

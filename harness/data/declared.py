@@ -18,7 +18,7 @@ def open_or_declare(cfg: DataConfig, root: Path) -> Dataset:
     """The packed set, or for a declared one that is not packed its sizes and classes."""
     folder = dataset_folder(cfg, root)
     if cfg.source != SOURCE or (folder / "manifest.json").exists():
-        return open_dataset(folder)
+        return open_dataset(folder, allow_shell=cfg.allow_shell)
     if cfg.samples is None or cfg.num_classes is None:
         raise ConfigError(f"data={cfg.name}: a declared set needs data.samples and data.num_classes")
     sizes = {"train": cfg.samples, "val": cfg.val_samples, "test": cfg.test_samples}

@@ -1,5 +1,6 @@
 """A packed data set on disk: plain WebDataset tars, manifest.json, and one memory-mapped index a split."""
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,10 +9,14 @@ from typing import Any
 import numpy as np
 
 from harness.config import DataConfig
+from harness.data.remote import RemoteShard
+from harness.data.rows import MAPPED_AT_MOST, Rows
+from harness.data.urls import check_url, scheme_of
 from harness.errors import DatasetError
 from harness.paths import conf_dir
 
 FORMAT_VERSION = 1
+SEAL = "manifest_sha256"
 INDEX = np.dtype([("shard", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("label", "<i4"), ("origin", "<u8")])
 
 
@@ -41,10 +46,20 @@ class Dataset:
     converted: dict[str, int] = field(default_factory=dict)  # odd images that are, by what they took
     shared_originals: dict[str, int] = field(default_factory=dict)  # images of a split whose original training has too
     notes: dict[str, Any] = field(default_factory=dict)  # what the source says of itself
+    adopted: dict[str, Any] = field(default_factory=dict)  # of foreign shards: where they are, how labels were read
 
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    def shards(self, split: str) -> list[Path | RemoteShard]:
+        """Where each shard of a split lies, in packed order: below the folder, elsewhere, or behind a URL."""
+        return [
+            RemoteShard(shard["file"], shard["bytes"], shard["sha256"])
+            if scheme_of(shard["file"])
+            else self.folder / shard["file"]
+            for shard in self.splits[split].shards
+        ]
 
     def index(self, split: str) -> np.ndarray:
         """Memory-mapped rows of a split: shard, offset and size of the image's bytes, label, origin.
@@ -60,6 +75,11 @@ class Dataset:
             raise DatasetError(f"{path}: missing or damaged ({error}); pack again with --force") from error
         return rows
 
+    def rows(self, split: str) -> np.ndarray | Rows:
+        """`index`, for reading a few rows at a time: of a large split not mapped, so that little of it is resident."""
+        mapped = self.index(split)
+        return mapped if len(mapped) <= MAPPED_AT_MOST else Rows(index_path(self.folder, split), mapped)
+
 
 def dataset_folder(cfg: DataConfig, root: Path) -> Path:
     """Where a data set lies."""
@@ -71,10 +91,11 @@ def index_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.index.npy"
 
 
-def open_dataset(folder: Path, cheap_checks: bool = True) -> Dataset:
-    """Open a packed set after cheap checks: manifest, index lengths, shard sizes.
+def open_dataset(folder: Path, cheap_checks: bool = True, allow_shell: bool = False) -> Dataset:
+    """Open a packed set after cheap checks: manifest, index lengths, sizes of the shards that are on this machine.
 
-    Raises DatasetError naming what is wrong and the command that mends it.
+    Raises DatasetError naming what is wrong and the command that mends it, ConfigError for shards whose reading would
+    run a shell command, unless `allow_shell`.
     """
     path = folder / "manifest.json"
     try:
@@ -88,6 +109,9 @@ def open_dataset(folder: Path, cheap_checks: bool = True) -> Dataset:
         raise DatasetError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{path}: damaged ({type(error).__name__}: {error}); pack again with --force") from error
+    for split in dataset.splits.values():
+        for shard in split.shards:
+            check_url(shard["file"], allow_shell)
     for name, split in dataset.splits.items() if cheap_checks else ():
         check_cheaply(dataset, name, split)
     return dataset
@@ -114,7 +138,24 @@ def from_manifest(folder: Path, manifest: dict[str, Any]) -> Dataset:
         converted=manifest.get("converted", {}),
         shared_originals=manifest.get("shared_originals", {}),
         notes=manifest["notes"],
+        adopted=manifest.get("adopted", {}),
     )
+
+
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest with a sha256 of its own content, by which `harness data check` sees that it was edited."""
+    content = {name: value for name, value in manifest.items() if name != SEAL}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return {**content, SEAL: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def manifest_problems(folder: Path) -> list[str]:
+    """Whether a manifest is as it was written; one without a seal is of an older version, and can say nothing."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    if SEAL in manifest and sealed(manifest) != manifest:
+        return [f"{path}: edited since it was written (its {SEAL} is another)"]
+    return []
 
 
 def pack_command_for(name: str) -> str:
@@ -132,8 +173,9 @@ def check_cheaply(dataset: Dataset, name: str, split: Split) -> None:
             f"{index_path(dataset.folder, name)}: {rows} rows, the manifest says {split.samples}; "
             "pack again with --force"
         )
-    for shard in split.shards:
-        path = dataset.folder / shard["file"]
+    for shard, path in zip(split.shards, dataset.shards(name), strict=True):
+        if isinstance(path, RemoteShard):
+            continue
         size = path.stat().st_size if path.exists() else None
         if size != shard["bytes"]:
             found = "missing" if size is None else f"{size} bytes"

@@ -14,4 +14,4 @@ def open_or_pack(name: str) -> Dataset:
     cfg = compose([f"data={name}"]).data
     if cfg.pack_on_demand:
         pack(cfg, data_root(), workers=1, progress=False)
-    return open_dataset(dataset_folder(cfg, data_root()))
+    return open_dataset(dataset_folder(cfg, data_root()), allow_shell=cfg.allow_shell)

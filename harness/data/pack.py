@@ -25,7 +25,7 @@ from harness.errors import DatasetError, HarnessError
 from harness.run_folder import read_json, write_json
 
 # Fields that change nothing that is packed. Where the source lies is not what it holds: its fingerprint covers that.
-NOT_IN_IDENTITY = ("title", "licence", "origin", "pack_on_demand", "max_dropped", "path", "fonts")
+NOT_IN_IDENTITY = ("title", "licence", "origin", "pack_on_demand", "max_dropped", "path", "fonts", "allow_shell")
 RECORDS = ".packing"
 
 
