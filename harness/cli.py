@@ -20,14 +20,17 @@ Data-scaling experiments for vision backbones: real images to a conclusion.
   harness run pocket            every run of the study; the same command resumes
   harness report pocket         figures, a page, the verdict
 
-Roots: $HARNESS_DATA (default ./data) and $HARNESS_RUNS (default ./runs).
+Roots: $HARNESS_DATA (default ./data) and $HARNESS_RUNS (default ./runs). `--config-dir DIR` (or $HARNESS_CONFIG_DIR),
+with any command, puts models, data, recipes and studies (DIR/model/… DIR/sweeps/…) of yours beside ours.
 """
 OVERRIDES_HELP = "key=value in Hydra's grammar: model=vit_pocket,resnet_pocket subset=1k narrow, data=NAME switches"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `harness`. User's mistakes are one paragraph and exit code 2."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = take_config_dir(list(sys.argv[1:] if arguments is None else arguments))
+    if is_completion_query(words):
+        return completion(words)
     if words[:1] == ["train"]:  # a Hydra application of its own: its flags are not ours to parse
         return guarded(lambda: train(words[1:]))
     options = parse(words)
@@ -35,6 +38,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().print_help()
         return 2
     return guarded(lambda: options.action(options))
+
+
+def take_config_dir(words: list[str]) -> list[str]:
+    """`--config-dir DIR`, wherever it stands: kept for this process and its runs; returns the other words."""
+    rest: list[str] = []
+    reader = iter(words)
+    for word in reader:
+        name, equals, value = word.partition("=")
+        if name not in ("--config-dir", "-cd"):
+            rest.append(word)
+            continue
+        folder = value if equals else next(reader, "")
+        os.environ["HARNESS_CONFIG_DIR"] = str(Path(folder).resolve()) if folder else "--config-dir needs a folder"
+    return rest
+
+
+def is_completion_query(words: list[str]) -> bool:
+    """What shells ask on TAB, in our form and in Hydra's (`-sc query=bash`)."""
+    return words == ["completion", "--query"] or (len(words) > 1 and words[-2] in ("-sc", "--shell-completion"))
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -75,6 +97,9 @@ def parser() -> argparse.ArgumentParser:
     add_study_commands(commands)
     add_results_commands(commands)
     add_flops(commands)
+    completion = commands.add_parser("completion", help='TAB completion: eval "$(harness completion bash)"')
+    completion.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), default="bash")
+    completion.set_defaults(action=completion_script)
     return root
 
 
@@ -192,6 +217,25 @@ def add_study_arguments(command: argparse.ArgumentParser) -> None:
     """STUDY and overrides."""
     command.add_argument("study", help="a name in sweeps/, or a path to a study file (.yaml)")
     command.add_argument("overrides", nargs="*", help=OVERRIDES_HELP)
+
+
+def completion_script(options: argparse.Namespace) -> int:
+    from harness.completion import script
+
+    print(script(options.shell))
+    return 0
+
+
+def completion(words: list[str]) -> int:
+    """Answer TAB, or print the script for Hydra's own `harness train -sc install=bash`."""
+    from harness.completion import query, script
+
+    action, _, shell = words[-1].partition("=")
+    if action == "install":
+        print(script(shell))
+    elif action != "uninstall":
+        print("\n".join(query(os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT"), parser())))
+    return 0
 
 
 def train(overrides: list[str]) -> int:

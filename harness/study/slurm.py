@@ -19,7 +19,7 @@ from shlex import join, quote
 from harness.cell import Cell
 from harness.environment import snapshot_code
 from harness.errors import HarnessError
-from harness.paths import data_root, runs_root
+from harness.paths import data_root, runs_root, user_config_dir
 from harness.run_folder import read_result, write_atomic
 from harness.run_lock import lock
 from harness.study.calibrate import read as read_calibration
@@ -182,6 +182,8 @@ def script_text(plan: Plan, cells: list[Cell], resources: Resources, runs: Path,
         "HARNESS_RUNS": str(runs_root().resolve()),
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads),
     }
+    if user_config_dir():
+        environment["HARNESS_CONFIG_DIR"] = str(user_config_dir())
     body = [sys.executable, "-m", "harness.study.slurm_job", str(runs), resources.stage]
     return "\n".join(
         [
