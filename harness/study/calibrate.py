@@ -41,7 +41,7 @@ def device_name(kind: str) -> str:
         return processor_name()
     import torch
 
-    return torch.cuda.get_device_name()
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "a GPU that is not here"
 
 
 def calibration_path(root: Path) -> Path:
