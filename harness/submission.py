@@ -15,6 +15,7 @@ from harness.errors import HarnessError
 from harness.run_folder import read_result, write_atomic
 
 EXIT_BUSY = 75  # another process has the run
+EXIT_REQUEUE = 85  # asked to stop, made a checkpoint: start it again and it goes on
 
 
 def submit(cell: Cell, study_dir: Path) -> Path:
