@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.data.check_adopted import check_adopted, local
 from harness.data.finish import split_digest
 from harness.data.images import BadImageError, read_image
-from harness.data.manifest import Dataset, index_path
+from harness.data.manifest import Dataset, index_path, manifest_problems
+from harness.data.remote import RemoteShard
 from harness.data.shard import file_sha256, sample_digest
 from harness.data.sources.common import digest_of
 from harness.data.workers import run_tasks
-from harness.errors import DatasetError
+from harness.errors import DatasetError, HarnessError
 
 PROBLEMS_A_SHARD = 20  # named one by one; more are only counted
 
@@ -23,16 +25,18 @@ PROBLEMS_A_SHARD = 20  # named one by one; more are only counted
 class ShardCheck(NamedTuple):
     """What one shard is to hold."""
 
-    path: Path
+    file: Path | RemoteShard
     entry: dict[str, Any]  # the manifest's: samples, bytes, sha256
     rows: np.ndarray | None  # the index's; None where there is no index to compare with
     channels: int
     num_classes: int
+    owners: dict[str, str]  # sha256 to the shard that the manifest gives it
 
 
 class Found(NamedTuple):
     """What was found in one shard."""
 
+    path: Path  # read; of a shard behind a URL the copy in the cache
     problems: list[str]
     digest: str
     keys: np.ndarray  # uint64 digest of each key
@@ -50,38 +54,68 @@ class Member(NamedTuple):
 
 def check_dataset(dataset: Dataset, workers: int | None = None) -> list[str]:
     """Problems of a set, each naming the shard and, where there is one, the key."""
+    workers = workers or os.cpu_count() or 1
+    problems, indices = read_indices(dataset)
+    if dataset.adopted:
+        found, digest = check_adopted(dataset, indices, workers)
+        others = [line for name, rows in indices.items() for line in check_counts(dataset, name, rows["label"])]
+    else:
+        found, others, digest = check_packed(dataset, indices, workers)
+    problems += found
+    if not problems and digest != dataset.digest:
+        problems.append(
+            f"{dataset.folder / 'manifest.json'}: its digest is not that of the images: it was edited"
+            + ("" if dataset.adopted else ", or this version of Pillow decodes them otherwise")
+        )
+    return [*problems, *others, *manifest_problems(dataset.folder)]
+
+
+def read_indices(dataset: Dataset) -> tuple[list[str], dict[str, np.ndarray]]:
+    """What is wrong with indices, and those with which nothing is."""
     problems: list[str] = []
+    indices: dict[str, np.ndarray] = {}
+    for name in dataset.splits:
+        index, wrong = read_index(dataset, name)
+        problems += wrong
+        if index is not None:
+            indices[name] = index
+    return problems, indices
+
+
+def check_packed(dataset: Dataset, indices: dict[str, np.ndarray], workers: int) -> tuple[list[str], list[str], str]:
+    """Problems within the shards of a packed set, problems of counts and keys, and its digest as it is now."""
+    problems: list[str] = []
+    others: list[str] = []
     digest = hashlib.sha256()
     keys: list[tuple[Path, np.ndarray]] = []
-    damaged = False
-    for name, split in dataset.splits.items():
-        index, index_problems = read_index(dataset, name)
-        problems += index_problems
-        tasks = [
-            ShardCheck(
-                dataset.folder / entry["file"],
-                entry,
-                None if index is None else index[index["shard"] == number],
-                dataset.channels,
-                dataset.num_classes,
-            )
-            for number, entry in enumerate(split.shards)
-        ]
-        found = list(run_tasks(check_shard, tasks, workers or os.cpu_count() or 1))
+    owners = {entry["sha256"]: entry["file"] for split in dataset.splits.values() for entry in split.shards}
+    for name in dataset.splits:
+        tasks = shard_tasks(dataset, name, indices.get(name), owners)
+        found = list(run_tasks(check_shard, tasks, workers))
         shard_problems = [problem for one in found for problem in one.problems]
-        damaged |= bool(shard_problems or index_problems)
         problems += shard_problems
-        keys += [(task.path, one.keys) for task, one in zip(tasks, found, strict=True)]
+        keys += [(one.path, one.keys) for one in found]
         digest.update(split_digest(name, sum(len(one.keys) for one in found), [one.digest for one in found]))
         if not shard_problems:
-            problems += check_counts(dataset, name, np.concatenate([one.labels for one in found]))
-    problems += repeated_keys(keys)
-    if not damaged and digest.hexdigest() != dataset.digest:
-        problems.append(
-            f"{dataset.folder}: the manifest's digest is not that of the images: the manifest was edited, or this "
-            "version of Pillow decodes them otherwise"
+            others += check_counts(dataset, name, np.concatenate([one.labels for one in found]))
+    return problems, others + repeated_keys(keys), digest.hexdigest()
+
+
+def shard_tasks(dataset: Dataset, split: str, index: np.ndarray | None, owners: dict[str, str]) -> list[ShardCheck]:
+    """What to check of each shard of a split; without an index, the shards alone."""
+    entries = dataset.splits[split].shards
+    edges = None if index is None else np.searchsorted(index["shard"], np.arange(len(entries) + 1))
+    return [
+        ShardCheck(
+            file,
+            entry,
+            None if index is None or edges is None else index[edges[number] : edges[number + 1]],
+            dataset.channels,
+            dataset.num_classes,
+            owners,
         )
-    return problems
+        for number, (entry, file) in enumerate(zip(entries, dataset.shards(split), strict=True))
+    ]
 
 
 def read_index(dataset: Dataset, split: str) -> tuple[np.ndarray | None, list[str]]:
@@ -114,34 +148,48 @@ def check_counts(dataset: Dataset, name: str, labels: np.ndarray) -> list[str]:
 
 def check_shard(task: ShardCheck) -> Found:
     """One shard: size, sha256, every pair of image and label, the index's rows, and every image decoded."""
-    nothing = Found([], "", np.empty(0, np.uint64), np.empty(0, np.int64))
-    if not task.path.is_file():
-        return nothing._replace(problems=[f"{task.path}: missing"])
-    problems = []
-    if task.path.stat().st_size != task.entry["bytes"]:
-        size = task.path.stat().st_size
-        problems.append(f"{task.path}: {size} bytes, the manifest says {task.entry['bytes']}")
-    if file_sha256(task.path) != task.entry["sha256"]:
-        problems.append(f"{task.path}: sha256 differs from the manifest's")
+    name, nothing = str(task.file), Found(Path(), [], "", np.empty(0, np.uint64), np.empty(0, np.int64))
+    try:
+        path = local(task.file)
+    except HarnessError as error:
+        return nothing._replace(problems=[str(error)])
+    if not path.is_file():
+        return nothing._replace(problems=[f"{name}: missing; {task.entry['samples']:,} samples lie in it"])
+    problems = check_bytes(name, path, task)
     digest = hashlib.sha256()
     keys: list[int] = []
     labels: list[int] = []
+    last = ""
     try:
-        for number, member in enumerate(members(task.path)):
+        for number, member in enumerate(members(path)):
             row = None if task.rows is None or number >= len(task.rows) else task.rows[number]
             wrong, label, pixels = check_member(member, row, task)
-            problems += [f"{task.path}: sample {member.key}: {text}" for text in wrong]
+            problems += [f"{name}: sample {member.key}: {text}" for text in wrong]
             digest.update(sample_digest(member.key, label, pixels))
             keys.append(key_number(member.key))
             labels.append(label)
+            last = f"; the last whole sample is {member.key}"
     except (tarfile.TarError, OSError, EOFError) as error:
-        problems.append(f"{task.path}: not a whole tar ({error})")
+        problems.append(f"{name}: not a whole tar ({error}){last}")
     if len(keys) != task.entry["samples"]:
-        problems.append(f"{task.path}: {len(keys)} samples, the manifest says {task.entry['samples']}")
+        problems.append(f"{name}: {len(keys)} samples, the manifest says {task.entry['samples']}")
     if len(problems) > PROBLEMS_A_SHARD:
         more = len(problems) - PROBLEMS_A_SHARD
-        problems = [*problems[:PROBLEMS_A_SHARD], f"{task.path}: and {more} problems more"]
-    return Found(problems, digest.hexdigest(), np.array(keys, np.uint64), np.array(labels, np.int64))
+        problems = [*problems[:PROBLEMS_A_SHARD], f"{name}: and {more} problems more"]
+    return Found(path, problems, digest.hexdigest(), np.array(keys, np.uint64), np.array(labels, np.int64))
+
+
+def check_bytes(name: str, path: Path, task: ShardCheck) -> list[str]:
+    """Size and sha256 of a shard; one that holds another shard's bytes is told from a damaged one."""
+    problems = []
+    if path.stat().st_size != task.entry["bytes"]:
+        problems.append(f"{name}: {path.stat().st_size} bytes, the manifest says {task.entry['bytes']}")
+    sha256 = file_sha256(path)
+    if sha256 != task.entry["sha256"]:
+        owner = task.owners.get(sha256)
+        swapped = f": it holds what the manifest calls {owner}" if owner else ""
+        problems.append(f"{name}: sha256 differs from the manifest's{swapped}")
+    return problems
 
 
 def members(path: Path) -> Iterator[Member]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.config import DataConfig
-from harness.data.manifest import FORMAT_VERSION, INDEX, index_path
+from harness.data.manifest import FORMAT_VERSION, INDEX, index_path, sealed
 from harness.data.order import PERMUTATION
 from harness.data.pack_workers import ShardTask
 from harness.data.shard import ShardRecord, read_record, read_rows
@@ -53,28 +53,26 @@ def finish(
             "class_counts": counts.tolist(),
         }
     converted = sum((Counter(shard.converted) for shards in finished.values() for shard in shards), Counter[str]())
-    write_json(
-        folder / "manifest.json",
-        {
-            "format_version": FORMAT_VERSION,
-            "name": cfg.name,
-            "title": cfg.title,
-            "licence": cfg.licence,
-            "origin": cfg.origin,
-            "config": identity,
-            "fingerprint": source.fingerprint,
-            "class_names": source.class_names,
-            "channels": cfg.channels,
-            "image_size": cfg.image_size,
-            "shuffle": {"kind": PERMUTATION, "seed": cfg.seed},
-            "digest": digest.hexdigest(),
-            "splits": splits,
-            "dropped": dict(sorted(Counter(item.reason for item in dropped).items())),
-            "converted": dict(sorted(converted.items())),
-            "shared_originals": shared_originals(folder, list(splits)),
-            "notes": source.notes,
-        },
-    )
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "name": cfg.name,
+        "title": cfg.title,
+        "licence": cfg.licence,
+        "origin": cfg.origin,
+        "config": identity,
+        "fingerprint": source.fingerprint,
+        "class_names": source.class_names,
+        "channels": cfg.channels,
+        "image_size": cfg.image_size,
+        "shuffle": {"kind": PERMUTATION, "seed": cfg.seed},
+        "digest": digest.hexdigest(),
+        "splits": splits,
+        "dropped": dict(sorted(Counter(item.reason for item in dropped).items())),
+        "converted": dict(sorted(converted.items())),
+        "shared_originals": shared_originals(folder, list(splits)),
+        "notes": source.notes,
+    }
+    write_json(folder / "manifest.json", sealed(manifest))
     shutil.rmtree(records)
 
 

@@ -20,11 +20,11 @@ from harness.data.order import batch as order_batch
 from harness.data.pixels import Pixels
 from harness.data.prefetch import check_room, prefetched
 from harness.data.remote import RemoteShard
+from harness.data.rows import Rows
 from harness.data.subset import Window
 from harness.errors import ConfigError, DatasetError
 
 ORDER_AHEAD_SAMPLES = 65_536  # computed at once: a permutation of 128 numbers is all overhead
-CHECKED_AT_ONCE = 20_000_000  # labels of larger splits are checked batch by batch: opening stays instant
 
 
 class Batch(NamedTuple):
@@ -40,17 +40,21 @@ class Batch(NamedTuple):
 
 
 class Labels:
-    """Labels of a split by position, each checked to be a class before it is handed out."""
+    """Labels of a split by position, each checked to be a class before it is handed out.
+
+    Those of a large split are checked batch by batch: opening it stays instant.
+    """
 
     def __init__(self, dataset: Dataset, split: str) -> None:
         self.dataset, self.split = dataset, split
-        self.column = np.asarray(dataset.index(split))["label"]
-        if len(self.column) <= CHECKED_AT_ONCE:
+        self.rows = dataset.rows(split)
+        self.column = None if isinstance(self.rows, Rows) else np.asarray(self.rows)["label"]
+        if self.column is not None:
             self.check(np.arange(len(self.column)), self.column)
 
     def __getitem__(self, positions: np.ndarray) -> np.ndarray:
         """int64 labels at `positions`. Raises DatasetError naming shard and key of one that is not a class."""
-        labels = self.column[positions]
+        labels = self.rows[positions]["label"] if self.column is None else self.column[positions]
         self.check(positions, labels)
         return labels.astype(np.int64)
 

@@ -1,5 +1,6 @@
 """A packed data set on disk: plain WebDataset tars, manifest.json, and one memory-mapped index a split."""
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,11 +10,13 @@ import numpy as np
 
 from harness.config import DataConfig
 from harness.data.remote import RemoteShard
+from harness.data.rows import MAPPED_AT_MOST, Rows
 from harness.data.urls import check_url, scheme_of
 from harness.errors import DatasetError
 from harness.paths import conf_dir
 
 FORMAT_VERSION = 1
+SEAL = "manifest_sha256"
 INDEX = np.dtype([("shard", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("label", "<i4"), ("origin", "<u8")])
 
 
@@ -43,6 +46,7 @@ class Dataset:
     converted: dict[str, int] = field(default_factory=dict)  # odd images that are, by what they took
     shared_originals: dict[str, int] = field(default_factory=dict)  # images of a split whose original training has too
     notes: dict[str, Any] = field(default_factory=dict)  # what the source says of itself
+    adopted: dict[str, Any] = field(default_factory=dict)  # of foreign shards: where they are, how labels were read
 
     @property
     def num_classes(self) -> int:
@@ -70,6 +74,11 @@ class Dataset:
         except (OSError, ValueError) as error:
             raise DatasetError(f"{path}: missing or damaged ({error}); pack again with --force") from error
         return rows
+
+    def rows(self, split: str) -> np.ndarray | Rows:
+        """`index`, for reading a few rows at a time: of a large split not mapped, so that little of it is resident."""
+        mapped = self.index(split)
+        return mapped if len(mapped) <= MAPPED_AT_MOST else Rows(index_path(self.folder, split), mapped)
 
 
 def dataset_folder(cfg: DataConfig, root: Path) -> Path:
@@ -129,7 +138,24 @@ def from_manifest(folder: Path, manifest: dict[str, Any]) -> Dataset:
         converted=manifest.get("converted", {}),
         shared_originals=manifest.get("shared_originals", {}),
         notes=manifest["notes"],
+        adopted=manifest.get("adopted", {}),
     )
+
+
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest with a sha256 of its own content, by which `harness data check` sees that it was edited."""
+    content = {name: value for name, value in manifest.items() if name != SEAL}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return {**content, SEAL: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def manifest_problems(folder: Path) -> list[str]:
+    """Whether a manifest is as it was written; one without a seal is of an older version, and can say nothing."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    if SEAL in manifest and sealed(manifest) != manifest:
+        return [f"{path}: edited since it was written (its {SEAL} is another)"]
+    return []
 
 
 def pack_command_for(name: str) -> str:

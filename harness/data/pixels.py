@@ -4,6 +4,7 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 from tarfile import TarError
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class Pixels:
     ) -> None:
         self.dataset, self.split, self.image_size, self.channels = dataset, split, image_size, channels
         self.augmentation = augmentation
-        self.index = dataset.index(split)
+        self.index = dataset.rows(split)
         self.files = dataset.shards(split)
         self._open: OrderedDict[int, int] = OrderedDict()
 
@@ -81,7 +82,7 @@ class Pixels:
         except (DatasetError, OSError, ValueError, TarError):
             return f"{file}: sample {position} of {self.split}"
 
-    def _read(self, row: np.void) -> bytes | memoryview:
+    def _read(self, row: Any) -> bytes | memoryview:
         """A sample's encoded bytes, in memory that the next call overwrites."""
         size, offset, file = int(row["size"]), int(row["offset"]), self.files[int(row["shard"])]
         if isinstance(file, RemoteShard):

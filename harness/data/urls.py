@@ -13,7 +13,7 @@ from harness.errors import ConfigError
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 SHELL_SCHEMES = frozenset({"pipe", "sh", "bash", "shell", "cmd", "exec"})
-MOST_SHARDS = 1_000_000  # of one pattern
+MOST_SHARDS = 200_000  # of one pattern
 
 
 def scheme_of(text: str) -> str | None:

@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -208,6 +209,69 @@ def test_workers_end_with_the_iterator_and_with_their_parent(tiny: Dataset, monk
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     assert psutil.wait_procs(workers, timeout=10)[1] == []
+
+
+def test_ctrl_c_leaves_no_process(tiny: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGINT to a process group, as a terminal sends it, while workers decode and while they wait."""
+    monkeypatch.setattr(cache, "CACHE_LIMIT_BYTES", 0)
+    for batches in (3, 10**9):
+        started = tmp_path / f"started-{batches}"
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            code = 1
+            try:
+                stream = train_batches(
+                    tiny, window(600, 250, 1), seed=5, batch_size=32, start_samples_seen=0, workers=3, **SIZE
+                )
+                next(stream)
+                started.touch()
+                exhaust(stream, batches)
+                time.sleep(60)
+            except KeyboardInterrupt:
+                code = 130
+                stream.close()
+            finally:
+                os._exit(code)
+        wait_until(started.exists)
+        workers = psutil.Process(pid).children()
+        assert len(workers) == 3
+        time.sleep(0.2)
+        os.killpg(pid, signal.SIGINT)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+        assert psutil.wait_procs(workers, timeout=10)[1] == []
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit, workers", [(cache.CACHE_LIMIT_BYTES, 0), (0, 2)])
+def test_memory_is_flat_over_a_hundred_thousand_batches(
+    tiny: Dataset, monkeypatch: pytest.MonkeyPatch, limit: int, workers: int
+) -> None:
+    """Resident memory of this process and its workers after 100,000 batches against after 10,000; decoded, cached."""
+    monkeypatch.setattr(cache, "CACHE_LIMIT_BYTES", limit)
+    stream = train_batches(
+        tiny, window(600, 250, 1), seed=5, batch_size=4, start_samples_seen=0, workers=workers, **SIZE
+    )
+
+    def resident() -> int:
+        gc.collect()
+        processes = [psutil.Process(), *psutil.Process().children()]
+        return sum(process.memory_info().rss for process in processes)
+
+    exhaust(stream, 10_000)
+    before = resident()
+    exhaust(stream, 90_000)
+    grown = (resident() - before) / 2**20
+    print(f"{workers} workers: {before / 2**20:.0f} MiB after 10,000 batches, {grown:+.1f} MiB after 100,000")
+    assert grown < 4
 
 
 def test_few_files_are_open_at_once_however_many_shards(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,9 @@
 """The training order: a bijection, seekable, well mixed, the same everywhere."""
 
+import math
+from collections import Counter
+from itertools import permutations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,23 +48,92 @@ def test_every_epoch_visits_every_sample_once_and_epochs_differ() -> None:
 def test_known_values_do_not_change_between_versions_or_machines() -> None:
     """A run that is resumed by a later harness must go on in the same order."""
     assert batch(0, 0, 8, 10).tolist() == [1, 6, 3, 2, 5, 8, 0, 4]
+    assert batch(3, 0, 12, 5).tolist() == [2, 4, 0, 3, 1, 0, 2, 3, 1, 4, 0, 4]
     assert batch(7, 10**9, 4, 10**6).tolist() == [584646, 743041, 370872, 179116]
+
+
+def runs(labels: np.ndarray) -> int:
+    return 1 + int((labels[1:] != labels[:-1]).sum())
+
+
+def p_values(images: np.ndarray) -> dict[str, float]:
+    """Of a permutation of range(n) against a uniform one, each statistic with its known mean and spread.
+
+    displacement         |p(i) - i|: triangular, mean (n^2 - 1) / 3n
+    pair distances       |p(i + lag) - p(i)| in ten bins against the same triangular law, for neighbours and further;
+                         only pairs that share no position, so that they are nearly independent
+    serial correlation   of p(i) and p(i + 1), mean -1 / (n - 1), variance near 1 / n
+    ascents              p(i) < p(i + 1), mean (n - 1) / 2, variance (n + 1) / 12
+    class runs           of ten classes that lie sorted in the pack: mean and variance of uniform shuffles
+    """
+    n, values = len(images), images.astype(float)
+    found = {}
+    z = (np.abs(values - np.arange(n)).mean() - (n * n - 1) / (3 * n)) / (n * np.sqrt(2 / 45 / n))
+    found["displacement"] = 2 * stats.norm.sf(abs(z))
+    edges = 1 - np.sqrt(1 - np.linspace(0, 1, 11))  # tenths of the triangular law on (0, 1)
+    for lag in (1, 2, 7, 64):
+        starts = np.arange(n - lag)
+        starts = starts[starts // lag % 2 == 0]
+        distances = np.abs(values[starts + lag] - values[starts]) / n
+        found[f"distance {lag}"] = stats.chisquare(np.histogram(distances, edges)[0]).pvalue
+    correlation = np.corrcoef(values[:-1], values[1:])[0, 1]
+    found["serial"] = 2 * stats.norm.sf(abs(correlation + 1 / (n - 1)) * np.sqrt(n))
+    ascents = float((np.diff(values) > 0).sum())
+    found["ascents"] = 2 * stats.norm.sf(abs(ascents - (n - 1) / 2) / np.sqrt((n + 1) / 12))
+    classes = np.sort(np.arange(n) * 10 // n)[images]
+    pairs = sum(count * (count - 1) for count in np.bincount(classes)) / (n * (n - 1))  # two of one class
+    z = (runs(classes) - 1 - (n - 1) * (1 - pairs)) / np.sqrt((n - 1) * pairs * (1 - pairs))
+    found["class runs"] = 2 * stats.norm.sf(abs(z))
+    return found
 
 
 @pytest.mark.parametrize("n", [1000, 4096, 50_000])
 def test_the_order_is_mixed_like_a_uniform_permutation(n: int) -> None:
-    """Displacements, serial correlation and ascents of many permutations against what uniform ones have."""
-    keys = range(40)
-    displacement, correlation, ascents = [], [], []
-    for key in keys:
-        images = permute(np.arange(n), n, key).astype(float)
-        displacement.append(np.abs(images - np.arange(n)).mean() / n)
-        correlation.append(np.corrcoef(images[:-1], images[1:])[0, 1])
-        ascents.append((np.diff(images) > 0).mean())
-    assert stats.ttest_1samp(displacement, 1 / 3).pvalue > 1e-4
-    assert stats.ttest_1samp(correlation, -1 / n).pvalue > 1e-4
-    assert stats.ttest_1samp(ascents, 0.5).pvalue > 1e-4
-    assert np.std(correlation) < 3 / np.sqrt(n)
+    """No statistic of any of 40 keys is out of bounds, and over the keys each is spread as chance spreads it."""
+    found = [p_values(permute(np.arange(n), n, key)) for key in range(40)]
+    for name in found[0]:
+        values = [one[name] for one in found]
+        assert min(values) > 1e-6, name
+        assert stats.kstest(values, "uniform").pvalue > 1e-4, name
+
+
+def test_the_same_statistics_hold_for_numpy_and_tell_bijections_that_are_not_random() -> None:
+    n = 4096
+    positions = np.arange(n)
+    assert min(p_values(np.random.default_rng(1).permutation(n)).values()) > 1e-4
+    bits = np.array([int(f"{i:012b}"[::-1], 2) for i in range(n)])
+    buffered = np.concatenate([np.random.default_rng(i).permutation(256) + 256 * i for i in range(16)])
+    weak = {
+        "none": positions,
+        "reversed": positions[::-1],
+        "affine": (positions * 1597 + 11) % n,
+        "bit reversal": bits,
+        "shuffle buffer": buffered,
+        "shards shuffled": np.random.default_rng(0).permutation(n // 64).repeat(64) * 64 + positions % 64,
+    }
+    for name, images in weak.items():
+        assert sorted(images) == list(range(n))
+        assert min(p_values(images).values()) < 1e-9, name
+
+
+@pytest.mark.parametrize("n", range(2, 7))
+def test_tiny_orders_are_uniform_over_keys(n: int) -> None:
+    """Every one of the n! orders equally often: an epoch of a handful of images favours none."""
+    count = 20 * math.factorial(n) + 2000
+    found = Counter(tuple(batch(seed, 0, n, n).tolist()) for seed in range(count))
+    frequencies = [found.get(order, 0) for order in permutations(range(n))]
+    assert sum(frequencies) == count
+    assert stats.chisquare(frequencies).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("n", [7, 8, 9, 12, 16])
+def test_small_orders_have_uniform_pairs_over_keys(n: int) -> None:
+    """Which sample comes first and which next, over 4,000 keys: all n (n - 1) pairs alike, and first and last too."""
+    found = np.array([batch(seed, 0, n, n) for seed in range(4000)])
+    for column in (1, n - 1):
+        cells = np.bincount(found[:, 0] * n + found[:, column], minlength=n * n).reshape(n, n)
+        assert np.trace(cells) == 0
+        assert stats.chisquare(cells[~np.eye(n, dtype=bool)]).pvalue > 1e-4
 
 
 def test_first_images_are_uniform_over_keys() -> None:
