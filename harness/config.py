@@ -105,7 +105,9 @@ class RecipeConfig:
     source: str = MISSING  # where the values come from
     samples_seen: str = MISSING  # the horizon of every run, whatever the subset: equal steps at every size
     batch_size: int = MISSING
-    optimizer: str = "adamw"  # adamw | adam (decay coupled: added to the gradient) | sgd (Nesterov-free momentum, coupled)
+    optimizer: str = (
+        "adamw"  # adamw | adam (decay coupled: added to the gradient) | sgd (Nesterov-free momentum, coupled)
+    )
     learning_rate: float = MISSING
     weight_decay: float = MISSING  # on matrices only, whichever the optimiser
     beta1: float = 0.9  # sgd: the momentum
