@@ -27,8 +27,15 @@ def save(path: Path, tensors: Tensors, state: dict[str, Any]) -> None:
     """Write tensors, state and their digest to `path` atomically and durably. A full disk leaves the old content."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(state)
-    metadata = {"state": text, "sha256": digest(contiguous, text)}
-    write_atomic(path, safetensors.torch.save(contiguous, metadata=metadata))
+    # One key of metadata: safetensors writes several in an order of its own, and equal checkpoints would differ
+    head = json.dumps({"sha256": digest(contiguous, text), "state": text})
+    try:
+        write_atomic(path, safetensors.torch.save(contiguous, metadata={"head": head}))
+    except OSError as error:
+        for unfinished in path.parent.glob(f".{path.name}.*.tmp"):
+            unfinished.unlink(missing_ok=True)
+        what = f"{error.strerror}; make room, or point HARNESS_RUNS elsewhere; the last good checkpoint is still there"
+        raise OSError(error.errno, what, str(path)) from error
 
 
 def save_generation(path: Path, tensors: Tensors, state: dict[str, Any]) -> None:
@@ -68,14 +75,23 @@ def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
     """Tensors (on the CPU) and state of `path`. Raises HarnessError naming a file that is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            head = json.loads((file.metadata() or {})["head"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            state = json.loads(metadata["state"])
-        if digest(tensors, metadata["state"]) != metadata["sha256"]:
+        if digest(tensors, head["state"]) != head["sha256"]:
             raise ValueError("its content is not what its digest says")
-        return tensors, state
+        return tensors, json.loads(head["state"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise HarnessError(f"{path}: not a readable checkpoint ({error}); delete it to start the run again") from error
+
+
+def is_whole(path: Path) -> bool:
+    """Whether `path` can be loaded; if not, stderr says why."""
+    try:
+        load(path)
+    except HarnessError as error:
+        print(f"warning: {error}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def digest(tensors: Tensors, state: str) -> str:

@@ -111,7 +111,8 @@ def train(job: TrainJob) -> Progress:
     trained = Trained(model, build_optimizer(model, recipe), average, torch.zeros((), device=job.device))
     watch = FiniteWatch(job.device)
 
-    # --- start rules: 1. this run's last checkpoint, 2. the one before where that is damaged, 3. scratch ---------
+    # --- start rules: 1. this run's last checkpoint, 2. the one before where that is damaged, 3. scratch; and scratch
+    #     too where the best network that the checkpoint speaks of is lost: it cannot be had again from later weights
     progress = resume(job, trained) or Progress()
     progress.micro_batch = find_micro_batch(job, progress)
     wrapped = wrap(model, job.loop, ranks, job.device)
@@ -268,6 +269,8 @@ def find_micro_batch(job: TrainJob, progress: Progress) -> int:
 def resume(job: TrainJob, trained: Trained) -> Progress | None:
     """Go on from the newest whole checkpoint: network, optimiser and progress; rows logged after it are dropped."""
     found = checkpoint.load_newest(last_path(job.folder))
+    if found and found[1]["best"] and not checkpoint.is_whole(best_path(job.folder)):
+        found = None
     if job.ranks.first:
         rewind_metrics(job.folder, found[1]["samples_seen"] if found else 0)
     if found is None:

@@ -40,4 +40,4 @@ def signal_number(name: str) -> signal.Signals:
     try:
         return signal.Signals[name]
     except KeyError:
-        raise ConfigError("loop.stop_signals: no signal here; SIGTERM, SIGUSR1 are") from None
+        raise ConfigError(f"loop.stop_signals: {name} is no signal here; SIGTERM, SIGUSR1, SIGUSR2 are") from None
