@@ -42,9 +42,10 @@ def tiny_job(
     folder: Path,
     model: str = "vit_pocket",
     settings: dict[str, Any] | None = None,
+    ranks: Ranks = ALONE,
     **changes: Any,
 ) -> TrainJob:
-    """16 steps of 30 images on 100 of the tiny set's; keyword arguments change the recipe, `settings` the LoopConfig."""
+    """16 steps of 30 images on 100 of the tiny set's; `changes` are of the recipe, `settings` of its LoopConfig."""
     torch.set_num_threads(1)
     loader.ORDER_AHEAD_SAMPLES = 300  # 65,536 ahead would be most of such a short run's time; it moves no sample
     recipe = dataclasses.replace(RECIPE, **changes)
