@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -19,10 +21,10 @@ $(VENV)/.installed: pyproject.toml
 setup: $(VENV)/.installed  ## create .venv and install harness into it
 
 test: setup  ## every test that runs on a CPU in minutes
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-slow: setup  ## the long ones too
-	$(BIN)/python -m pytest -m 'not gpu'
+	$(PYTEST) -m 'not gpu'
 
 check: setup  ## lint, format and types
 	$(BIN)/ruff check .
@@ -38,8 +40,9 @@ demo: setup  ## real images to a verdict: data, study, report (about 10 minutes 
 		echo; echo "$$ harness $$words"; harness $$words; done'
 	@echo; echo "The commands above are in $(BIN); go on with: . $(BIN)/activate && harness --help"
 
-docs: setup  ## write docs/results.md from the schema
+docs: setup  ## write what is made from the code: docs/results.md, the counts that ship
 	$(BIN)/python -m harness.results_schema > docs/results.md
+	$(BIN)/python -m harness.models.ship_counts
 
 clean:  ## remove caches; data, runs and .venv stay
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist

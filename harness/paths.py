@@ -32,3 +32,10 @@ def data_root() -> Path:
 def runs_root() -> Path:
     """Root of study folders: $HARNESS_RUNS, else ./runs."""
     return Path(os.environ.get("HARNESS_RUNS") or "runs")
+
+
+def cache_root() -> Path:
+    """What can be made again: $HARNESS_CACHE, else harness/ in the user's cache folder."""
+    if folder := os.environ.get("HARNESS_CACHE"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness"

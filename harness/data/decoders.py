@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from typing import NamedTuple
 
 import numpy as np
 
+from harness.data.augment import random_numbers
 from harness.data.pixels import Pixels
 from harness.data.workers import worker_pool
 from harness.errors import DatasetError
@@ -23,43 +25,64 @@ AHEAD = 2  # batches a worker, done or in work
 _job: tuple[Pixels, np.ndarray] | None = None
 
 
+class Part(NamedTuple):
+    """What to decode for a batch."""
+
+    positions: np.ndarray  # in the split
+    real: int  # how many of them count; the others stand in
+    visit: int  # place of the first in the run's order: what augmentation is drawn from
+
+
 def decode_batches(
-    pixels: Pixels, batches: Iterator[np.ndarray], batch_size: int, workers: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(positions, uint8 images (len(positions), C, H, W)) of each batch of at most `batch_size` positions, in order.
+    pixels: Pixels, parts: Iterator[Part], batch_size: int, workers: int
+) -> Iterator[tuple[Part, np.ndarray]]:
+    """Each part with its uint8 images (len(positions), C, H, W), of at most `batch_size` positions, in order.
 
     Raises DatasetError for an image that cannot be decoded and when a worker dies.
     """
     if workers <= 0:
-        for positions in batches:
-            yield positions, np.stack([pixels[position] for position in positions.tolist()])
+        for part in parts:
+            images = np.empty(image_shape(pixels, len(part.positions)), np.uint8)
+            decode_part(pixels, part, images)
+            yield part, channels_first(pixels, images)
         return
     slots = AHEAD * workers
-    shape = (slots, batch_size, pixels.channels, pixels.image_size, pixels.image_size)
+    shape = image_shape(pixels, slots, batch_size)
     shared = np.frombuffer(mmap.mmap(-1, int(np.prod(shape))), np.uint8).reshape(shape)
-    waiting: deque[tuple[int, np.ndarray, Future[None]]] = deque()
+    waiting: deque[tuple[int, Part, Future[None]]] = deque()
     try:
         with worker_pool(workers, start_decoder, pixels, shared) as pool:
-            for number, positions in enumerate(batches):
+            for number, part in enumerate(parts):
                 if len(waiting) == slots:
-                    yield finished(waiting, shared)
+                    yield finished(waiting, pixels, shared)
                 slot = number % slots
-                waiting.append((slot, positions, pool.submit(decode_into, slot, positions)))
+                waiting.append((slot, part, pool.submit(decode_into, slot, part)))
             while waiting:
-                yield finished(waiting, shared)
+                yield finished(waiting, pixels, shared)
     except BrokenProcessPool as error:
         raise DatasetError(
             f"{pixels.dataset.folder}: a decoding process was killed (out of memory?); fewer workers need less"
         ) from error
 
 
+def image_shape(pixels: Pixels, *leading: int) -> tuple[int, ...]:
+    """(..., C, H, W), or (..., H, W, C) as augmentation writes."""
+    size, channels = pixels.image_size, pixels.channels
+    return (*leading, *((channels, size, size) if pixels.augmentation is None else (size, size, channels)))
+
+
+def channels_first(pixels: Pixels, images: np.ndarray) -> np.ndarray:
+    """(N, C, H, W), whatever the memory holds."""
+    return images if pixels.augmentation is None else images.transpose(0, 3, 1, 2)
+
+
 def finished(
-    waiting: deque[tuple[int, np.ndarray, "Future[None]"]], shared: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+    waiting: deque[tuple[int, Part, "Future[None]"]], pixels: Pixels, shared: np.ndarray
+) -> tuple[Part, np.ndarray]:
     """The oldest batch, copied out of its slot, which is then free."""
-    slot, positions, future = waiting.popleft()
+    slot, part, future = waiting.popleft()
     future.result()
-    return positions, shared[slot, : len(positions)].copy()
+    return part, channels_first(pixels, shared[slot, : len(part.positions)].copy())
 
 
 def start_decoder(pixels: Pixels, shared: np.ndarray) -> None:
@@ -68,9 +91,19 @@ def start_decoder(pixels: Pixels, shared: np.ndarray) -> None:
     _job = (pixels, shared)
 
 
-def decode_into(slot: int, positions: np.ndarray) -> None:
+def decode_into(slot: int, part: Part) -> None:
     """Decode a batch, in a worker, into its slot."""
     assert _job is not None
     pixels, shared = _job
-    for number, position in enumerate(positions.tolist()):
-        shared[slot, number] = pixels[position]
+    decode_part(pixels, part, shared[slot])
+
+
+def decode_part(pixels: Pixels, part: Part, images: np.ndarray) -> None:
+    """Decode a batch into the first rows of `images`."""
+    if pixels.augmentation is None:
+        for number, position in enumerate(part.positions.tolist()):
+            images[number] = pixels[position]
+        return
+    numbers = random_numbers(pixels.augmentation.seed, part.visit + np.arange(len(part.positions)))
+    for number, position in enumerate(part.positions.tolist()):
+        pixels.cut(position, numbers[number], images[number])

@@ -4,16 +4,17 @@ Two ways to the pixels, the same sequence: splits whose decoded pixels fit under
 (harness.data.cache); larger ones are read from the shards, one pread a sample, and decoded by worker processes.
 """
 
-from collections import deque
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from harness.data.augment import Augmentation, cut_batch
 from harness.data.block_order import BlockOrder, check_order
 from harness.data.cache import open_pixels
-from harness.data.decoders import decode_batches
+from harness.data.decoders import Part, decode_batches
 from harness.data.manifest import Dataset
 from harness.data.order import batch as order_batch
 from harness.data.pixels import Pixels
@@ -78,6 +79,7 @@ def train_batches(
     order: str = "global",
     rank: int = 0,
     ranks: int = 1,
+    augmentation: Augmentation | None = None,
 ) -> Iterator[Batch]:
     """Endless batches of a training window: batch b holds positions [bB, (b + 1)B) of its order.
 
@@ -87,6 +89,7 @@ def train_batches(
         workers: decoding processes for splits over the cache limit; they change no sample.
         order: 'global', or 'block' (harness.data.block_order), which needs a few shards at a time.
         rank: rank r of R takes rows [rB/R, (r + 1)B/R) of every batch: all ranks together see what one rank would.
+        augmentation: crops and flips, drawn anew at each visit of an image, the same for all ranks and restarts.
     Raises ConfigError for a batch that does not divide over the ranks (means over unequal parts would not be the mean),
     an order that there is not, and remote shards that the order needs more of than their cache holds.
     """
@@ -97,7 +100,7 @@ def train_batches(
     blocks = None
     if order == "block":
         blocks = BlockOrder(window, [shard["samples"] for shard in dataset.splits["train"].shards], seed)
-    pixels = open_pixels(dataset, "train", image_size, channels)
+    pixels = open_pixels(dataset, "train", image_size, channels, augmentation)
     batches = window_batches(window, seed, batch_size, start_samples_seen, blocks)
     if isinstance(pixels, Pixels):
         check_room(dataset, "train", window, blocks)
@@ -105,7 +108,11 @@ def train_batches(
         if blocks is not None and len(shards) == len(dataset.splits["train"].shards):
             batches = prefetched(batches, shards, blocks, start_samples_seen, batch_size)
     rows = batch_size // ranks
-    return read(dataset, "train", pixels, ((batch[share], rows) for batch in batches), workers, rows)
+    visits = itertools.count(start_samples_seen + share.start, batch_size)
+    parts = (Part(batch[share], rows, visit) for batch, visit in zip(batches, visits, strict=False))
+    if augmentation is not None and isinstance(pixels, np.ndarray):
+        return read_augmented(Labels(dataset, "train"), pixels, parts, augmentation, image_size)
+    return read(dataset, "train", pixels, parts, workers, rows)
 
 
 def window_batches(
@@ -157,46 +164,48 @@ def rank_rows(batch_size: int, rank: int, ranks: int) -> slice:
     return slice(rank * rows, (rank + 1) * rows)
 
 
-def one_row_at_least(batch: np.ndarray, share: slice) -> tuple[np.ndarray, int]:
-    """A rank's positions of a batch and how many of them count: where it has none, the batch's first stands in."""
+def one_row_at_least(batch: np.ndarray, share: slice) -> Part:
+    """A rank's positions of a batch; where it has none, the batch's first stands in."""
     rows = batch[share]
-    return (rows, len(rows)) if len(rows) else (batch[:1], 0)
+    return Part(rows, len(rows), 0) if len(rows) else Part(batch[:1], 0, 0)
+
+
+def read_augmented(
+    labels: Labels, stored: np.ndarray, parts: Iterator[Part], augmentation: Augmentation, image_size: int
+) -> Iterator[Batch]:
+    """Whole batches of augmented pictures from the cache of stored ones."""
+    for part in parts:
+        images = cut_batch(stored, part.positions, part.visit, augmentation, image_size)
+        yield assemble(torch.from_numpy(images), labels, part.positions, np.ones(part.real, bool))
 
 
 def read(
     dataset: Dataset,
     split: str,
     pixels: np.ndarray | Pixels,
-    parts: Iterator[tuple[np.ndarray, int]],
+    parts: Iterator[Part],
     workers: int,
     batch_size: int,
 ) -> Iterator[Batch]:
-    """Batches at the given (positions, how many of them count), in their order; short ones are padded."""
+    """Batches of the given parts, in their order; short ones are padded."""
     labels = Labels(dataset, split)
     if isinstance(pixels, np.ndarray):
-        for chosen, count in parts:
-            padded, mask = pad(chosen, count, batch_size)
+        for part in parts:
+            padded, mask = pad(part, batch_size)
             yield assemble(torch.from_numpy(pixels.take(padded, axis=0)), labels, padded, mask)
         return
-    counts: deque[int] = deque()  # of the batches that are being decoded
-
-    def positions() -> Iterator[np.ndarray]:
-        for chosen, count in parts:
-            counts.append(count)
-            yield chosen
-
-    for chosen, images in decode_batches(pixels, positions(), batch_size, workers):
-        padded, mask = pad(chosen, counts.popleft(), batch_size)
-        if len(chosen) < batch_size:
+    for part, images in decode_batches(pixels, parts, batch_size, workers):
+        padded, mask = pad(part, batch_size)
+        if len(images) < batch_size:
             images = np.concatenate(
-                [images, np.broadcast_to(images[:1], (batch_size - len(chosen), *images.shape[1:]))]
+                [images, np.broadcast_to(images[:1], (batch_size - len(images), *images.shape[1:]))]
             )
         yield assemble(torch.from_numpy(images), labels, padded, mask)
 
 
-def pad(positions: np.ndarray, count: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of full length, filled up with the first, and the mask of the first `count`."""
-    mask = np.arange(batch_size) < count
+def pad(part: Part, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of full length, filled up with the first, and the mask of those that count."""
+    positions, mask = part.positions, np.arange(batch_size) < part.real
     return np.concatenate([positions, np.full(batch_size - len(positions), positions[0])]), mask
 
 

@@ -7,7 +7,9 @@ from tarfile import TarError
 
 import numpy as np
 
-from harness.data.images import BadImageError, decode
+from harness.data.augment import Augmentation, decode_crop
+from harness.data.images import BadImageError, open_image
+from harness.data.jpeg import decode_square
 from harness.data.manifest import Dataset
 from harness.data.remote import RemoteShard
 from harness.data.shard import member_key
@@ -19,8 +21,16 @@ OPEN_FILES = 256  # a process may often open no more than 1024; the oldest is cl
 class Pixels:
     """`pixels[position]` is uint8 (C, H, W). Cheap to open whatever the number of samples."""
 
-    def __init__(self, dataset: Dataset, split: str, image_size: int, channels: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: str,
+        image_size: int,
+        channels: int,
+        augmentation: Augmentation | None = None,
+    ) -> None:
         self.dataset, self.split, self.image_size, self.channels = dataset, split, image_size, channels
+        self.augmentation = augmentation
         self.index = dataset.rows(split)
         self.files = dataset.shards(split)
         self._open: OrderedDict[int, int] = OrderedDict()
@@ -32,9 +42,34 @@ class Pixels:
         """Raises DatasetError naming shard and key, also where the shard ends early."""
         row = self.index[position]
         try:
-            return decode(self._read(row), self.image_size, self.channels)
+            return decode_square(self._read(row), self.image_size, self.channels)
         except (BadImageError, OSError) as error:
-            raise DatasetError(f"{self.name(position)}: {error}; run `harness data check`") from error
+            raise self._error(position, error) from error
+
+    def cut(self, position: int, numbers: np.ndarray, out: np.ndarray) -> None:
+        """The augmented picture into `out`, uint8 (H, W, C), by its random numbers. Raises as reading does."""
+        assert self.augmentation is not None
+        try:
+            data = self._read(self.index[position])
+            decode_crop(data, numbers, self.augmentation, self.image_size, self.channels, out)
+        except (BadImageError, OSError) as error:
+            raise self._error(position, error) from error
+
+    def stored(self, position: int) -> np.ndarray:
+        """The picture as it is stored, uint8 (C, H, W). Raises as reading does."""
+        try:
+            image = np.asarray(open_image(self._read(self.index[position]), self.channels))
+        except (BadImageError, OSError) as error:
+            raise self._error(position, error) from error
+        return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
+
+    def stored_size(self, position: int) -> tuple[int, int]:
+        """(height, width) of a picture as it is stored."""
+        height, width = self.stored(position).shape[1:]
+        return height, width
+
+    def _error(self, position: int, error: Exception) -> DatasetError:
+        return DatasetError(f"{self.name(position)}: {error}; run `harness data check`")
 
     def name(self, position: int) -> str:
         """`shard: sample key`, for messages."""

@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 from harness.data.download import download, remote_size, reread
 from harness.data.subset import parse_size
 from harness.errors import ConfigError, DatasetError
+from harness.paths import cache_root
 
 DEFAULT_LIMIT = "50G"
 WRONG_BYTES = 2  # downloads whose sha256 differs before that is an error
@@ -25,10 +26,7 @@ WAIT_SECONDS = 0.2
 
 def cache_folder() -> Path:
     """Where shards are kept."""
-    root = os.environ.get("HARNESS_CACHE")
-    if root is None:
-        root = str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness")
-    return Path(root) / "shards"
+    return cache_root() / "shards"
 
 
 def limit_bytes() -> int:

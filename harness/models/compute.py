@@ -1,22 +1,28 @@
 """What a model costs, without importing torch when it is known already.
 
 Counts are cached by everything that decides them, one small JSON file each: a plan of 1,000 runs counts each
-model once on a machine.
+model once on a machine. Those of the models in conf/ ship with harness (shipped_counts.json, made by
+`python -m harness.models.ship_counts`; a test counts them again): importing torch and timm alone takes seconds and
+most of a gigabyte, which a look at ViT-H/14 need not cost.
 """
 
 import hashlib
 import json
-import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from typing import Any
 
 from harness.config import ModelConfig
 from harness.errors import ConfigError
+from harness.paths import cache_root
+from harness.run_folder import read_json, write_json
 
 CONVENTIONS = ("executed", "paper")
+
+SHIPPED = Path(__file__).parent / "shipped_counts.json"
 
 _CACHE_VERSION = 1  # raise when the meaning of a field of Cost changes
 
@@ -48,18 +54,23 @@ class Cost:
         return 16 * self.parameters + round(share * self.activation_bytes_per_image * batch_size)
 
 
-def count(cfg: ModelConfig, num_classes: int, channels: int, convention: str = "executed") -> Cost:
+def count(
+    cfg: ModelConfig, num_classes: int, channels: int, convention: str = "executed", shipped: bool = True
+) -> Cost:
     """Count `cfg` with a head of `num_classes` (0 = none) on `channels` x size x size images.
 
     Args:
         convention: 'executed' counts what runs; 'paper' leaves out multiplications with the zero padding of
             convolutions, as XLA's cost analysis does: it fits the paper's Table 6 best (ResNets: 3-4 % less).
+        shipped: whether a count that came with harness will do.
 
     Raises:
         ConfigError: `cfg` cannot be built, or the convention is unknown.
     """
     if convention not in CONVENTIONS:
         raise ConfigError(f"convention={convention!r} is unknown; use one of {', '.join(CONVENTIONS)}.")
+    if shipped and (values := _shipped_counts().get(count_key(cfg, num_classes, channels, convention))):
+        return Cost(**values)
     cost = _read(_path(cfg, num_classes, channels, convention))
     if cost is None:
         from harness.models.counting import count_afresh  # imports torch
@@ -71,24 +82,35 @@ def count(cfg: ModelConfig, num_classes: int, channels: int, convention: str = "
     return cost
 
 
-def _cache_dir() -> Path:
-    """$HARNESS_CACHE, else harness/ in the user's cache folder."""
-    if folder := os.environ.get("HARNESS_CACHE"):
-        return Path(folder) / "costs"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "costs"
-
-
-def _path(cfg: ModelConfig, num_classes: int, channels: int, convention: str) -> Path:
-    """Named after the sha256 of what decides a count; labels do not, except that timm's models are known by name."""
+def _what(cfg: ModelConfig, num_classes: int, channels: int, convention: str) -> list[Any]:
+    """All that decides a count; labels do not, except that timm's models are known by name."""
     model = asdict(cfg)
     del model["family"], model["head_bias"]
     if not cfg.timm:
         del model["name"]
-    what = [_CACHE_VERSION, _versions(), model, num_classes, channels, convention]
-    return _cache_dir() / f"{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]}.json"
+    return [_CACHE_VERSION, model, num_classes, channels, convention]
 
 
-@lru_cache
+def count_key(cfg: ModelConfig, num_classes: int, channels: int, convention: str) -> str:
+    """The key of a count in shipped_counts.json."""
+    return _digest(_what(cfg, num_classes, channels, convention))
+
+
+def _digest(what: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@cache
+def _shipped_counts() -> dict[str, dict[str, Any]]:
+    return json.loads(SHIPPED.read_text()) if SHIPPED.exists() else {}
+
+
+def _path(cfg: ModelConfig, num_classes: int, channels: int, convention: str) -> Path:
+    """One file a count and version of torch and timm."""
+    return cache_root() / "costs" / f"{_digest([*_what(cfg, num_classes, channels, convention), _versions()])}.json"
+
+
+@cache
 def _versions() -> dict[str, str]:
     """Of the packages that decide a count; looked up once, since finding them reads the file system."""
     return {package: version(package) for package in ("torch", "timm")}
@@ -96,21 +118,13 @@ def _versions() -> dict[str, str]:
 
 def _read(path: Path) -> Cost | None:
     """The cached cost, or None when there is none or the file is damaged (it is then counted again)."""
-    try:
-        values = json.loads(path.read_text())
-        cost = Cost(**values)
-    except (OSError, ValueError, TypeError):
-        return None
+    values = read_json(path) or {}
     kinds = {field.name: field.type for field in fields(Cost)}
-    return cost if all(type(value) is kinds[name] for name, value in values.items()) else None
+    whole = values.keys() == kinds.keys() and all(type(value) is kinds[name] for name, value in values.items())
+    return Cost(**values) if whole else None
 
 
 def _write(path: Path, cost: Cost) -> None:
-    """Atomically; a cache folder that cannot be written costs time, not the answer."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            json.dump(asdict(cost), file)
-        Path(file.name).replace(path)
-    except OSError:
-        return
+    """A cache folder that cannot be written costs time, not the answer."""
+    with suppress(OSError):
+        write_json(path, asdict(cost), durable=False)

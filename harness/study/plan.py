@@ -12,6 +12,7 @@ from harness.data.declared import open_or_declare
 from harness.data.manifest import Dataset
 from harness.data.subset import parse_size
 from harness.errors import ConfigError
+from harness.models.devices import sustained_flops
 from harness.paths import data_root, runs_root
 from harness.run_folder import study_folder, write_json
 from harness.study import spec
@@ -99,11 +100,7 @@ def device_seconds(cell: Cell, calibration: Calibration) -> tuple[float, str]:
     timed = calibration.get(calibration_key(cell))
     if timed is not None:
         return cell.horizon_samples / float(timed["images_per_second"]), "measured"
-    device = cell.config.device
-    peak = device.peak_flops_bf16 if cell.precision == "bf16" else device.peak_flops_fp32
-    if peak is None:
-        raise ConfigError(f"device={device.name}: peak_flops_bf16 is not given in conf/device/{device.name}.yaml")
-    return cell.exaflops * 1e18 / (peak * device.utilisation), "assumed"
+    return cell.exaflops * 1e18 / sustained_flops(cell.config.device, cell.precision), "assumed"
 
 
 def rows(plan: Plan) -> list[dict[str, Any]]:
@@ -155,6 +152,8 @@ def checkpoint_bytes(cell: Cell) -> int:
 def check_budget(plan: Plan) -> None:
     """Raise ConfigError naming the excess when the selected runs that are not finished cost more than the budget."""
     budget = plan.cells[0].config.budget
+    if budget.exaflops is None and budget.device_days is None:
+        return
     selected = {cell.run_id for cell in plan.selected}
     due = [row for row in rows(plan) if row["run_id"] in selected and not row["finished"]]
     for name, limit in (("exaflops", budget.exaflops), ("device_days", budget.device_days)):

@@ -88,7 +88,7 @@ def test_every_rank_has_as_many_rows_of_every_batch_and_each_sample_counts_once(
     for start in range(0, samples, batch_size):
         batch = np.arange(start, min(samples, start + batch_size))
         for rank in range(ranks):
-            rows, count = one_row_at_least(batch, rank_rows(batch_size, rank, ranks))
+            rows, count, _ = one_row_at_least(batch, rank_rows(batch_size, rank, ranks))
             assert 1 <= len(rows) <= -(-batch_size // ranks)
             seen += rows[:count].tolist()
     assert seen == list(range(samples))

@@ -14,6 +14,7 @@ from harness.models.compute import count
 from harness.models.precision import attention_path, cpu_has_native_bf16, resolve
 
 POCKET = ("vit_pocket", "resnet_pocket", "hybrid_pocket")
+GLYPH = ("vit_glyph", "resnet_glyph", "hybrid_glyph", "vit_p4_glyph")
 
 
 def model_config(name: str, *overrides: str) -> ModelConfig:
@@ -24,6 +25,14 @@ def model_config(name: str, *overrides: str) -> ModelConfig:
 def test_pocket_models_are_compute_matched_within_5_percent(num_classes: int) -> None:
     flops = [count(model_config(name), num_classes, 1).training_flops_per_image for name in POCKET]
     assert max(flops) / min(flops) <= 1.05, flops
+
+
+def test_models_of_the_crossover_study_are_compute_matched_within_3_percent() -> None:
+    """In training and in the forward pass, with the 182 classes that the study has."""
+    costs = [count(model_config(name), 182, 1) for name in GLYPH]
+    for column in ("training_flops_per_image", "forward_macs_per_image"):
+        values = [getattr(cost, column) for cost in costs]
+        assert max(values) / min(values) <= 1.03, values
 
 
 def test_vit_forward_macs_equal_the_closed_formula() -> None:

@@ -34,6 +34,8 @@ def test_price_and_narrowing(roots: Path, study_file: Path) -> None:
     assert len(rows) == 2
     for row in rows:
         assert row["cost"] == pytest.approx(row["device_seconds"] / 100)  # type: ignore[operator]
+    in_bf16 = plan_rows(study_file, "model=vit_pocket", "seed=1", "precision=bf16")  # a core's bf16 peak is not known
+    assert [row["device_seconds"] for row in in_bf16] == [row["device_seconds"] for row in rows]
 
 
 def test_a_budget_stops_before_the_first_step_and_names_the_excess(roots: Path, study_file: Path) -> None:
