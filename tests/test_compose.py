@@ -61,6 +61,7 @@ GROUP_FILES = sorted(path for path in conf_dir().glob("*/*.yaml"))
 def test_every_option_of_every_group_composes_and_has_a_header(path: Path) -> None:
     extra = ["model.name=vit_tiny_patch16_224"] if path.stem == "timm" else []
     extra += ["data.path=somewhere", "data.name=mine"] if path.stem == "folder" else []
+    extra += ["data.name=mine"] if path.stem == "foreign" else []
     compose([f"{path.parent.name}={path.stem}", *extra])
     assert path.read_text().startswith("#")
 
