@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 
 from harness.data.images import open_image
-from harness.data.jpeg import decode_jpeg, read_header
+from harness.data.jpeg import decode_jpeg, read_header, scratch
 
 ATTEMPTS = 10
 DRAWS = 4 * ATTEMPTS + 1  # area, ratio, top, left an attempt; the flip
@@ -90,15 +90,20 @@ def centre_of_ratio(height: int, width: int) -> tuple[int, int, int, int]:
 
 
 def cut(image: np.ndarray, crop: Crop, size: int, out: np.ndarray) -> None:
-    """The crop of `image`, uint8 (H, W, C), resized to size x size, into `out`, (size, size, C)."""
+    """The crop of `image`, uint8 (H, W, C), resized, into `out`, (size, size, C) and contiguous."""
     part = image[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
-    if part.shape[:2] != (size, size):
-        # area averaging where bilinear would pass over more than half of the pixels
-        method = cv2.INTER_AREA if min(part.shape[:2]) >= 2 * size else cv2.INTER_LINEAR
-        part = cv2.resize(part, (size, size), interpolation=method)
+    if part.shape[:2] == (size, size):
+        out[:] = cv2.flip(part, 1).reshape(out.shape) if crop.flip else part
+        return
+    # area averaging where bilinear would pass over more than half of the pixels
+    method = cv2.INTER_AREA if min(part.shape[:2]) >= 2 * size else cv2.INTER_LINEAR
     if crop.flip:
-        part = cv2.flip(part, 1)  # a reversed numpy view would be copied thirty times slower
-    out[:] = part.reshape(out.shape)
+        small = cv2.resize(
+            part, (size, size), dst=scratch(out.size, "resized").reshape(out.shape), interpolation=method
+        )
+        cv2.flip(small, 1, dst=out)  # a reversed numpy view would be copied thirty times slower
+    else:
+        cv2.resize(part, (size, size), dst=out, interpolation=method)
 
 
 def cut_batch(
@@ -114,7 +119,7 @@ def cut_batch(
 
 
 def decode_crop(
-    data: bytes, numbers: np.ndarray, augmentation: Augmentation, size: int, channels: int, out: np.ndarray
+    data: bytes | memoryview, numbers: np.ndarray, augmentation: Augmentation, size: int, channels: int, out: np.ndarray
 ) -> None:
     """Encoded bytes to an augmented picture in `out`, uint8 (size, size, channels). Raises BadImageError.
 
@@ -123,8 +128,9 @@ def decode_crop(
     header = read_header(data, channels)
     if header is not None:
         crop = choose_crop(numbers, header.height, header.width, augmentation)
-        shrink = max(d for d in (1, 2, 4, 8) if d == 1 or min(crop.height, crop.width) >= d * size)
-        image = decode_jpeg(data, header, shrink)
+        times = min(crop.height, crop.width) // size
+        shrink = 8 if times >= 8 else 4 if times >= 4 else 2 if times >= 2 else 1
+        image = decode_jpeg(data, header, shrink, exact=False)
         if image is not None:
             cut(image, shrunk(crop, shrink, *image.shape[:2]), size, out)
             return

@@ -6,6 +6,7 @@ their parent, so that pixels cross no pipe, and end with it, however it ends.
 """
 
 import mmap
+import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -20,6 +21,11 @@ from harness.data.workers import worker_pool
 from harness.errors import DatasetError
 
 AHEAD = 2  # batches a worker, done or in work
+
+KEPT = 4  # batches whose memory is used again
+UNUSED = 3  # references to an array that only the list holds: the list's, the loop's, the call's
+
+_batches: list[np.ndarray] = []
 
 # In a worker: where to read, and where to write.
 _job: tuple[Pixels, np.ndarray] | None = None
@@ -42,7 +48,7 @@ def decode_batches(
     """
     if workers <= 0:
         for part in parts:
-            images = np.empty(image_shape(pixels, len(part.positions)), np.uint8)
+            images = batch_memory(image_shape(pixels, len(part.positions)))
             decode_part(pixels, part, images)
             yield part, channels_first(pixels, images)
         return
@@ -65,6 +71,18 @@ def decode_batches(
         ) from error
 
 
+def batch_memory(shape: tuple[int, ...]) -> np.ndarray:
+    """uint8 memory that no batch uses any more, or new: the system hands out new memory page by page, which takes a
+    tenth of the time that filling it with photographs does. Whoever holds a batch, a view or a tensor of it, keeps it.
+    """
+    for memory in _batches:
+        if memory.shape == shape and sys.getrefcount(memory) == UNUSED:
+            return memory
+    _batches.append(np.empty(shape, np.uint8))
+    del _batches[:-KEPT]
+    return _batches[-1]
+
+
 def image_shape(pixels: Pixels, *leading: int) -> tuple[int, ...]:
     """(..., C, H, W), or (..., H, W, C) as augmentation writes."""
     size, channels = pixels.image_size, pixels.channels
@@ -82,7 +100,9 @@ def finished(
     """The oldest batch, copied out of its slot, which is then free."""
     slot, part, future = waiting.popleft()
     future.result()
-    return part, channels_first(pixels, shared[slot, : len(part.positions)].copy())
+    images = batch_memory(image_shape(pixels, len(part.positions)))
+    images[:] = shared[slot, : len(part.positions)]
+    return part, channels_first(pixels, images)
 
 
 def start_decoder(pixels: Pixels, shared: np.ndarray) -> None:

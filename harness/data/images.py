@@ -37,7 +37,7 @@ class BadImageError(HarnessError):
         self.reason = reason
 
 
-def open_image(data: bytes, channels: int) -> Image.Image:
+def open_image(data: bytes | memoryview, channels: int) -> Image.Image:
     """Encoded bytes to a fully decoded image of mode 'L' (1 channel) or 'RGB' (3).
 
     Raises BadImageError with reason empty | not_an_image | too_large | truncated | unknown_scale.
@@ -45,7 +45,7 @@ def open_image(data: bytes, channels: int) -> Image.Image:
     return read_image(data, channels)[0]
 
 
-def read_image(data: bytes, channels: int) -> tuple[Image.Image, list[str]]:
+def read_image(data: bytes | memoryview, channels: int) -> tuple[Image.Image, list[str]]:
     """`open_image`, and the names of the conversions that it took: first_frame, exif_orientation, … ."""
     if not data:
         raise BadImageError("empty", "no bytes")

@@ -4,12 +4,13 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 from tarfile import TarError
+from typing import Any
 
 import numpy as np
 
 from harness.data.augment import Augmentation, decode_crop
 from harness.data.images import BadImageError, open_image
-from harness.data.jpeg import decode_square
+from harness.data.jpeg import decode_square, scratch
 from harness.data.manifest import Dataset
 from harness.data.remote import RemoteShard
 from harness.data.shard import member_key
@@ -81,14 +82,15 @@ class Pixels:
         except (DatasetError, OSError, ValueError, TarError):
             return f"{file}: sample {position} of {self.split}"
 
-    def _read(self, row: np.void) -> bytes:
+    def _read(self, row: Any) -> bytes | memoryview:
+        """A sample's encoded bytes, in memory that the next call overwrites."""
         size, offset, file = int(row["size"]), int(row["offset"]), self.files[int(row["shard"])]
         if isinstance(file, RemoteShard):
-            data = file.read(offset, size)
-        else:
-            data = os.pread(self._descriptor(int(row["shard"]), file), size, offset)
-        if len(data) != size:
-            raise OSError(f"{len(data)} of {size} bytes could be read")
+            return file.read(offset, size)
+        data = scratch(size, "file").data
+        count = os.preadv(self._descriptor(int(row["shard"]), file), [data], offset)
+        if count != size:
+            raise OSError(f"{count} of {size} bytes could be read")
         return data
 
     def _descriptor(self, shard: int, path: Path) -> int:
