@@ -297,7 +297,5 @@ def test_a_shell_command_is_run_only_where_it_is_allowed(shards: Path) -> None:
     for command in ("check", "show", "keys"):
         assert "would run a shell command" in harness("data", command, "in", check=False).stderr
         harness("data", command, "in", "data.allow_shell=true")
-    assert (
-        "known here: data.allow_shell=true" in harness("data", "show", "in", "--draw", "1", "b=1", check=False).stderr
-    )
-    assert "known here: data.allow_shell=true" in harness("data", "show", "in", "data.seed=1", check=False).stderr
+    for words in (["data.seed=1"], ["--draw", "1", "data.seed=1"]):
+        assert "known here: data.allow_shell=true" in harness("data", "show", "in", *words, check=False).stderr
