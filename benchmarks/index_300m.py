@@ -9,7 +9,6 @@ position, its index row, its label. Appends to benchmarks/results/data.md.
 
 import argparse
 import json
-import platform
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from table import machine, write_section
 
 from harness.data.block_order import BlockOrder
 from harness.data.loader import Labels
@@ -32,7 +32,7 @@ IMAGE_BYTES = 8_000
 AT_ONCE = 5_000_000  # rows written at a time
 SEEKS = 2_000
 RESULTS = Path(__file__).resolve().parent / "results" / "data.md"
-TITLE = "## 300 million samples: an index made without images"
+TITLE = "300 million samples: an index made without images"
 
 
 def make(folder: Path) -> None:
@@ -125,13 +125,10 @@ def table(found: dict[str, float]) -> str:
     lines = [f"| {name} | {value} | {wanted} |" for name, value, wanted in rows]
     return "\n".join(
         [
-            TITLE,
-            "",
             f"`python benchmarks/index_300m.py`: {SAMPLES:,} rows ({SAMPLES * INDEX.itemsize / 1e9:.1f} GB), "
             f"{SHARDS:,} shards, {SEEKS:,} seeks to random positions of ten epochs. The global order has no state; the "
             "block order makes a table of the shards when it comes to another epoch. "
-            f"{platform.machine()}, Python "
-            f"{platform.python_version()}.",
+            f"{machine('numpy')}",
             "",
             "| | measured | wanted |",
             "|---|---|---|",
@@ -154,17 +151,6 @@ def run(folder: Path | None = None) -> dict[str, float]:
         shutil.rmtree(place)
 
 
-def append(section: str, path: Path = RESULTS) -> None:
-    """Put the section into data.md in place of an older one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = path.read_text() if path.exists() else ""
-    before, _, after = text.partition(TITLE)
-    _, found, rest = after.partition("\n## ")
-    path.write_text(
-        before.rstrip("\n") + ("\n\n" if before.strip() else "") + section + (f"\n## {rest}" if found else "")
-    )
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where 8.4 GB are free (default: the temporary folder)")
@@ -174,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(measure(options.measure)))
         return 0
     section = table(run(options.folder))
-    append(section)
+    write_section(RESULTS, TITLE, section)
     print(section)
     return 0
 
