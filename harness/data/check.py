@@ -172,7 +172,7 @@ def check_shard(task: ShardCheck) -> Found:
     except (tarfile.TarError, OSError, EOFError) as error:
         problems.append(f"{name}: not a whole tar ({error}){last}")
     if len(keys) != task.entry["samples"]:
-        problems.append(f"{name}: {len(keys)} samples, the manifest says {task.entry['samples']}")
+        problems.append(f"{name}: {len(keys)} samples, the manifest says {task.entry['samples']}{last}")
     if len(problems) > PROBLEMS_A_SHARD:
         more = len(problems) - PROBLEMS_A_SHARD
         problems = [*problems[:PROBLEMS_A_SHARD], f"{name}: and {more} problems more"]
