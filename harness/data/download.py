@@ -5,6 +5,7 @@ environment or ~/.config/fsspec. Only a `pipe:` URL, which the user must have al
 """
 
 import random
+import signal
 import subprocess
 import time
 import traceback
@@ -140,13 +141,18 @@ def describe(error: Exception) -> str:
 def run_command(command: str, url: str, file: BinaryIO, size: int) -> None:
     """Everything that a shell command writes, into `file`. Raises DatasetError when it fails or is not `size` long."""
     file.truncate(0)
-    done = subprocess.run(command, shell=True, stdout=file, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(command, shell=True, stdout=file, stderr=subprocess.PIPE, check=False, preexec_fn=heed_ctrl_c)
     file.seek(0, 2)
     if done.returncode or file.tell() != size:
         words = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise DatasetError(
             f"{url}: exit code {done.returncode}, {file.tell():,} of {size:,} bytes{': ' + words[0] if words else ''}"
         )
+
+
+def heed_ctrl_c() -> None:
+    """In a command's process: workers ignore SIGINT, since their parent decides; a command ends with the terminal."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def command_size(url: str) -> int:

@@ -168,11 +168,12 @@ def pack_command_for(name: str) -> str:
 
 def check_cheaply(dataset: Dataset, name: str, split: Split) -> None:
     """Index length against manifest, shard sizes on disk; `harness data check` reads everything."""
+    again = "index" if dataset.adopted else "pack"
     rows = len(dataset.index(name))
     if rows != split.samples:
         raise DatasetError(
             f"{index_path(dataset.folder, name)}: {rows} rows, the manifest says {split.samples}; "
-            "pack again with --force"
+            f"{again} again with --force"
         )
     folder = str(dataset.folder)
     for shard in split.shards:
@@ -185,4 +186,4 @@ def check_cheaply(dataset: Dataset, name: str, split: Split) -> None:
             size = None
         if size != shard["bytes"]:
             found = "missing" if size is None else f"{size} bytes"
-            raise DatasetError(f"{path}: {found}, the manifest says {shard['bytes']} bytes; pack again with --force")
+            raise DatasetError(f"{path}: {found}, the manifest says {shard['bytes']} bytes; {again} again with --force")

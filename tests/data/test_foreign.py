@@ -226,6 +226,7 @@ def test_what_was_read_before_a_stop_is_not_read_again(shards: Path) -> None:
 
 
 def test_shards_behind_http_are_adopted_checked_and_read(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.data.download.FIRST_WAIT_SECONDS", 0.01)
     imagenet(shards, "train")
     server = Server(shards)
     server.faults = ["503", "truncate"]

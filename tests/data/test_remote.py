@@ -4,6 +4,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import threading
@@ -164,6 +165,21 @@ def test_the_cache_stays_under_its_limit_and_drops_what_was_read_longest_ago(
     monkeypatch.setenv("HARNESS_CACHE_BYTES", "lots")
     with pytest.raises(ConfigError, match="HARNESS_CACHE_BYTES=lots"):
         shards[2].local()
+
+
+def test_a_full_disk_is_an_error_that_says_so(server: Server) -> None:
+    """A limit on file sizes stands for the full disk: writing beyond either is an OSError."""
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            shard(server).local()
+        except DatasetError as error:
+            os._exit(0 if "cannot be kept in" in str(error) and "HARNESS_CACHE" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert shard(server).local().read_bytes() == BODY  # goes on, once there is room
 
 
 def test_of_processes_that_want_one_shard_one_downloads_it(server: Server) -> None:
