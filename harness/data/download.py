@@ -7,6 +7,7 @@ environment or ~/.config/fsspec. Only a `pipe:` URL, which the user must have al
 import random
 import signal
 import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ def download(url: str, file: BinaryIO, size: int) -> None:
                 ) from error
             chunk = max(SMALLEST_CHUNK_BYTES, chunk // 2)
             wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (failures - 1))
+            if failures > 1:  # one failure is nothing to speak of
+                print(f"{url}: {describe(error)} at byte {start:,}; trying again", file=sys.stderr, flush=True)
             time.sleep(wait * random.uniform(0.5, 1))
             continue
         chunk = min(CHUNK_BYTES, 2 * chunk)
