@@ -79,9 +79,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_data(commands: "Commands") -> None:
-    """harness data pack|index|check|show|keys"""
+    """harness data fetch|pack|index|check|show|keys"""
     data = commands.add_parser("data", help="pack images into shuffled shards; verify, describe, list them")
     actions = data.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    fetch = actions.add_parser("fetch", help="raw files of a named set, by the npm, apt or pip client or torchvision")
+    fetch.add_argument("name", help="a name in conf/data that says where it comes from, such as icons, mnist")
+    fetch.add_argument("overrides", nargs="*", help="data.name=NAME …")
+    fetch.set_defaults(action=data_fetch)
 
     pack = actions.add_parser("pack", help="raw images to shards + manifest + index, shuffled once")
     pack.add_argument("name", help="a name in conf/data, such as glyphs, fashion_mnist, folder")
@@ -193,6 +198,15 @@ def train(overrides: list[str]) -> int:
     from harness.train_command import train_command
 
     return train_command(overrides)
+
+
+def data_fetch(options: argparse.Namespace) -> int:
+    from harness.compose import compose
+    from harness.data.fetch import fetch
+
+    folder = fetch(compose([f"data={options.name}", *options.overrides]).data)
+    print(f"{folder}: fetched; go on with: harness data pack {options.name}")
+    return 0
 
 
 def data_pack(options: argparse.Namespace) -> int:

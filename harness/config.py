@@ -44,12 +44,26 @@ class DataConfig:
     test_samples: str = "5%"  # where the source has no test split of its own
     path: str | None = None  # a folder of the user's with the raw files
     fonts: str | None = None  # glyphs: a folder of font files; null = the fonts that matplotlib ships
+    fonts_left_out: list[str] | None = added(None)  # glyphs: folders, or how files begin, of faces to leave out
     characters: str | None = None  # glyphs: 'latin62' or the characters themselves; null = all that the faces share
     min_characters: int = 400  # glyphs: faces with fewer letters and digits are left out
     seed: int = 0  # seed of the one global shuffle (and of generated images)
     shard_samples: int = 10_000  # images a shard
     max_dropped: float = 0.01  # share of images that may be unusable before packing fails
     num_classes: int | None = None  # declared sets only: the others bring their classes
+    codec: str = added("auto")  # keep | png | jpeg | webp; auto keeps bytes where image_size is null, else png up to 64
+    # pixels and jpeg above
+    quality: int = added(95)  # of jpeg and webp, 1 to 100
+    max_pixels: int = added(100_000_000)  # larger images are dropped undecoded
+    group_by: str | None = added(None)  # folder, list: regular expression on an image's path that gives its group
+    val_within_groups: bool = added(False)  # only test holds whole groups; val has other images of training's groups
+    image_column: str | None = added(None)  # list: the path; parquet: the image; null finds it
+    label_column: str | None = added(None)  # list, parquet: the class; null finds it
+    group_column: str | None = added(None)  # list, parquet: images that belong together; null finds `group`
+    classes: list[str] | None = added(None)  # folder: only these class folders
+    torchvision: str | None = added(None)  # torchvision: name of the class in torchvision.datasets
+    fetch: str = added("")  # where `harness data fetch` gets it: npm:, apt:, pip: or torchvision:, see data/fetch.py
+    raw: str = added("")  # where the images lie below the fetched folder
     allow_shell: bool = added(False)  # whether shards may be behind `pipe:` URLs: reading one runs its command
     pack_on_demand: bool = False  # small and needs no download: packed by the first command that needs it
 

@@ -42,6 +42,9 @@ def read_faces(folder: Path, cfg: DataConfig) -> tuple[list[Face], Counter[str]]
     for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in FONT_SUFFIXES):
         if path.name.startswith("."):  # what macOS leaves beside files
             continue
+        if is_left_out(path.relative_to(folder), cfg.fonts_left_out or []):
+            left_out["data.fonts_left_out"] += 1
+            continue
         number, count = 0, 1
         while number < count:
             try:
@@ -63,6 +66,11 @@ def read_faces(folder: Path, cfg: DataConfig) -> tuple[list[Face], Counter[str]]
     if len(faces) < 2:
         raise DatasetError(f"{folder}: {len(faces)} usable text faces ({dict(left_out)}); at least 2 are needed")
     return faces, left_out
+
+
+def is_left_out(path: Path, words: list[str]) -> bool:
+    """Whether a folder on the way to a font is one of `words`, or the file begins with one."""
+    return any(word in path.parts[:-1] or path.name.startswith(word) for word in words)
 
 
 def open_font(path: Path, number: int) -> freetype.Face:
