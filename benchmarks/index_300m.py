@@ -27,7 +27,12 @@ from harness.data.order import batch
 from harness.data.subset import window
 
 SAMPLES, SHARDS, CLASSES = 300_000_000, 30_000, 18_291  # the last as JFT-300M has (arXiv 2010.11929 section 4.1)
-KINDS = ("global, 9M subset", "global, all", "block, within an epoch", "block, over epochs")
+WANTED = {
+    "global, 9M subset": "< 1 ms",
+    "global, all": "< 1 ms",
+    "block, within an epoch": "< 1 ms",
+    "block, over epochs": "once an epoch",
+}
 IMAGE_BYTES = 8_000
 AT_ONCE = 5_000_000  # rows written at a time
 SEEKS = 2_000
@@ -82,7 +87,7 @@ def measure(folder: Path) -> dict[str, float]:
     opened = time.perf_counter() - start
     random = np.random.default_rng(1)
     found = {"open_seconds": opened}
-    for kind in KINDS:
+    for kind in WANTED:
         seconds = []
         first = 0 if "within" in kind else 10 * SAMPLES
         for position in random.integers(first, first + (1 if "within" in kind else 10) * SAMPLES, SEEKS).tolist():
@@ -119,9 +124,9 @@ def table(found: dict[str, float]) -> str:
             "< 200 MB",
         ),
     ]
-    for kind in KINDS:
+    for kind in WANTED:
         median, high = found[f"{kind}: median_seconds"] * 1e3, found[f"{kind}: p99_seconds"] * 1e3
-        rows.append((f"seek, order {kind}", f"{median:.2f} ms ({high:.2f} ms at the 99th percentile)", "< 1 ms"))
+        rows.append((f"seek, order {kind}", f"{median:.2f} ms ({high:.2f} ms at the 99th percentile)", WANTED[kind]))
     lines = [f"| {name} | {value} | {wanted} |" for name, value, wanted in rows]
     return "\n".join(
         [

@@ -84,7 +84,8 @@ def index_command(cfg: DataConfig, what: Adoption) -> int:
     if not found.shuffled:
         print(
             f"warning: {dataset.folder}: subsets are prefixes of an order that is not shuffled: small ones lack "
-            "classes, and training sees a few classes at a time. For a study, pack them anew: harness data pack webdataset data.path=…",
+            "classes, and training sees a few classes at a time. For a study, pack the shards anew: "
+            "harness data pack webdataset data.path=…",
             file=sys.stderr,
         )
     return 0
