@@ -21,6 +21,7 @@ from harness.data.finish import Dropped, write_dropped
 from harness.data.foreign_shard import ShardIndex, index_shard, kinds_of_labels
 from harness.data.manifest import FORMAT_VERSION, INDEX, dataset_folder, index_path, sealed
 from harness.data.order import hash_words, permute
+from harness.data.pack import locked
 from harness.data.remote import fetch_unknown
 from harness.data.subset import parse_size
 from harness.data.urls import expand, scheme_of
@@ -87,15 +88,17 @@ def adopt(cfg: DataConfig, root: Path, what: Adoption) -> Path:
     for name in names:
         if scheme_of(name) is None and not Path(name).is_file():
             raise DatasetError(f"{name}: no such file")
-    prepare(folder, {"patterns": what.patterns, "label": what.label, "decode": what.decode}, what.force)
     try:
-        records = {split: read_shards(folder, split, shards[split], cfg, what) for split in shards}
+        root.mkdir(parents=True, exist_ok=True)
+        with locked(root / f".{cfg.name}.lock", what.progress):
+            prepare(folder, {"patterns": what.patterns, "label": what.label, "decode": what.decode}, what.force)
+            records = {split: read_shards(folder, split, shards[split], cfg, what) for split in shards}
+            write_manifest(folder, cfg, what, records)
+            shutil.rmtree(folder / RECORDS)
     except BrokenProcessPool as error:
         raise DatasetError(f"{folder}: an indexing process was killed; the same command goes on from there") from error
     except OSError as error:
         raise DatasetError(f"{folder}: indexing stopped ({error}); the same command goes on from there") from error
-    write_manifest(folder, cfg, what, records)
-    shutil.rmtree(folder / RECORDS)
     return folder
 
 

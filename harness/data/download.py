@@ -98,16 +98,19 @@ def open_filesystem(url: str) -> tuple[Any, str, dict[str, Any]]:
     from fsspec.asyn import AsyncFileSystem
 
     options: dict[str, Any] = {}
-    if scheme_of(url) in ("http", "https"):
+    http = scheme_of(url) in ("http", "https")
+    if http:
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_SECONDS, sock_read=STALL_SECONDS)
-        options = {"client_kwargs": {"timeout": timeout}}
+        # identity: offsets are those of the file, not of what a server makes of it on the way
+        options = {"client_kwargs": {"timeout": timeout}, "headers": {"Accept-Encoding": "identity"}}
     try:
         fs, path = fsspec.core.url_to_fs(url, **options)
     except (ImportError, ValueError) as error:
         raise DatasetError(f"{url}: {error}") from error
-    return fs, path, {"timeout": STALL_SECONDS} if isinstance(fs, AsyncFileSystem) else {}
+    # http minds stalls itself: without ranges, a whole shard that comes slowly is no stall
+    return fs, path, {"timeout": STALL_SECONDS} if isinstance(fs, AsyncFileSystem) and not http else {}
 
 
 def is_final(error: Exception) -> bool:
@@ -131,10 +134,12 @@ def forget_frames(error: BaseException | None) -> None:
 
 def describe(error: Exception) -> str:
     """An error in a few words; those of time-outs have none of their own."""
+    import asyncio
+
     status = getattr(error, "status", None)
     if isinstance(error, FileNotFoundError):
         return "not found"
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):  # one class from Python 3.11 on
         return f"no answer within {STALL_SECONDS:g} s"
     if isinstance(status, int):
         return f"the server answers {status}"

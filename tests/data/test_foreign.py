@@ -284,6 +284,15 @@ def test_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             expand(pattern)
+    for secret in (
+        "https://me:pw@x.org/a.tar",
+        "https://x.org/a.tar?X-Amz-Signature=0",
+        "https://x.org/a.tar?v=1&token=x",
+    ):
+        with pytest.raises(ConfigError, match="would be written to the manifest") as caught:
+            expand(secret)
+        assert "pw" not in str(caught.value).replace("password", "")
+    assert expand("https://x.org/a.tar?version=2") == ["https://x.org/a.tar?version=2"]
     for command in ("pipe:curl https://x.org/a.tar", "PIPE:x", "sh:x", " pipe:x", "{pipe,x}:x", "| cat x", "!x"):
         with pytest.raises(ConfigError, match=r"data\.allow_shell=true"):
             expand(command)
