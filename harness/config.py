@@ -45,6 +45,7 @@ class DataConfig:
     path: str | None = None  # a folder of the user's with the raw files
     fonts: str | None = None  # glyphs: a folder of font files; null = the fonts that matplotlib ships
     fonts_left_out: list[str] | None = added(None)  # glyphs: folders, or how files begin, of faces to leave out
+    font_family: str = added("name")  # glyphs: a design is the first word of the family's name, or the font's 'folder'
     characters: str | None = None  # glyphs: 'latin62' or the characters themselves; null = all that the faces share
     min_characters: int = 400  # glyphs: faces with fewer letters and digits are left out
     seed: int = 0  # seed of the one global shuffle (and of generated images)
