@@ -157,7 +157,8 @@ def add_data(commands: "Commands") -> None:
 def add_dataset_arguments(command: argparse.ArgumentParser) -> None:
     """DATASET, and whether its shards may be behind shell commands."""
     command.add_argument("dataset", help="a name below the data root, or a folder")
-    command.add_argument("overrides", nargs="*", help="data.allow_shell=true lets `pipe:` URLs run their commands")
+    words = "data.allow_shell=true lets `pipe:` URLs run their commands"
+    command.add_argument("overrides", nargs="*", type=shell_override, help=words)
 
 
 def add_study_commands(commands: "Commands") -> None:
@@ -302,13 +303,19 @@ def data_keys(options: argparse.Namespace) -> int:
     return keys_command(dataset_path(options.dataset), query, allow_shell(options.overrides))
 
 
+def shell_override(text: str) -> str:
+    """The only field that reading a set depends on; the rest is in its manifest. Any other is a usage error."""
+    if text not in ("data.allow_shell=true", "data.allow_shell=false"):
+        raise argparse.ArgumentTypeError(f"{text!r} (known here: data.allow_shell=true)")
+    return text
+
+
 def allow_shell(overrides: list[str]) -> bool:
-    """The only field that reading a set depends on. Raises ConfigError for any other."""
-    known = {"data.allow_shell=true": True, "data.allow_shell=false": False}
-    for override in overrides:
-        if override not in known:
-            raise ConfigError(f"{override}: what is read here is in the set's manifest; known: {', '.join(known)}")
-    return any(known[override] for override in overrides)
+    """Whether `pipe:` URLs may run their commands."""
+    try:
+        return [shell_override(text) for text in overrides][-1:] == ["data.allow_shell=true"]
+    except argparse.ArgumentTypeError as error:  # where it stood behind an option
+        raise ConfigError(str(error)) from error
 
 
 def dataset_path(text: str) -> Path:

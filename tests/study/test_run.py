@@ -72,11 +72,12 @@ def test_a_second_run_trains_nothing_and_new_cells_are_added(roots: Path, study_
 
 
 def test_a_failing_run_leaves_the_others_alone_and_is_tried_again(roots: Path, study_file: Path) -> None:
-    """One run finds a damaged checkpoint: it fails with a message that names the file, the others finish."""
+    """One run finds its checkpoints damaged: it fails with a message that names the file, the others finish."""
     harness("run", str(study_file), "model=vit_pocket", "subset=100", "seed=0")
     broken = run_folders(roots)[0]
     (broken / "result.json").unlink()
-    write_atomic(broken / "checkpoints" / "last.safetensors", "garbage")
+    for name in ("last", "previous"):
+        write_atomic(broken / "checkpoints" / f"{name}.safetensors", "garbage")
     done = harness("run", str(study_file), "subset=100", check=False)
     assert done.returncode == 1
     assert "3 runs finished now, 0 before, 1 failed" in done.stdout
@@ -85,7 +86,8 @@ def test_a_failing_run_leaves_the_others_alone_and_is_tried_again(roots: Path, s
     assert read_status(broken)["reason"] == "error"
     report = harness("report", str(study_file), "data=tiny")
     assert "index.html" in report.stdout
-    (broken / "checkpoints" / "last.safetensors").unlink()
+    for name in ("last", "previous"):
+        (broken / "checkpoints" / f"{name}.safetensors").unlink()
     assert "1 runs finished now, 3 before" in harness("run", str(study_file), "subset=100").stdout
 
 

@@ -56,7 +56,7 @@ class Reader(NamedTuple):
 SPLITS = {"val_samples", "test_samples"}
 ENCODED = {"codec", "quality", "max_pixels", "val_within_groups"}
 COLUMNS = {"image_column", "label_column", "group_column"}
-GENERATED = {"samples", "fonts", "fonts_left_out", "characters", "min_characters"}
+GENERATED = {"samples", "fonts", "fonts_left_out", "font_family", "characters", "min_characters"}
 OPTIONAL = sorted(GENERATED | SPLITS | ENCODED | COLUMNS | {"path", "group_by", "classes", "torchvision"})
 
 
@@ -111,6 +111,8 @@ def check_values(cfg: DataConfig) -> None:
             f"data.channels={cfg.channels}: the source {cfg.source} is stored "
             + ("with 1: its images are grey" if grey else "with 1 (grey) or 3 (RGB)")
         )
+    if cfg.font_family not in ("name", "folder"):
+        raise ConfigError(f"data.font_family={cfg.font_family}: name or folder")
     if cfg.codec not in CODECS:
         raise ConfigError(f"data.codec={cfg.codec}.{near_matches(cfg.codec, CODECS)}")
     if cfg.codec == "keep" and cfg.image_size is not None:
