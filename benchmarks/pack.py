@@ -153,7 +153,7 @@ def two_million(folder: Path) -> str:
     start = time.perf_counter()
     words = ["data", "pack", "folder", f"data.path={raw}", "data.name=millions", "data.image_size=null"]
     command = psutil.Popen(
-        [sys.executable, "-m", "harness.cli", *words], env={**os.environ, "HARNESS_DATA": str(folder)}
+        [sys.executable, "-m", "harness.cli", *words], env={**os.environ, "HARNESS_DATA": str(folder / "packed")}
     )
     peak = 0
     while command.poll() is None:
