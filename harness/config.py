@@ -121,17 +121,27 @@ class RecipeConfig:
     source: str = MISSING  # where the values come from
     samples_seen: str = MISSING  # the horizon of every run, whatever the subset: equal steps at every size
     batch_size: int = MISSING
-    optimizer: str = "adamw"
+    optimizer: str = (
+        "adamw"  # adamw | adam (decay coupled: added to the gradient) | sgd (Nesterov-free momentum, coupled)
+    )
     learning_rate: float = MISSING
-    weight_decay: float = MISSING  # decoupled, on matrices only
-    beta1: float = 0.9
+    weight_decay: float = MISSING  # on matrices only, whichever the optimiser
+    beta1: float = 0.9  # sgd: the momentum
     beta2: float = 0.999
-    schedule: str = "cosine"  # cosine | linear | constant, after warm-up
+    schedule: str = "cosine"  # cosine | linear | constant | rsqrt, after warm-up
     warmup: str = "5%"  # of the horizon, or a number of images
+    timescale: str = added("")  # rsqrt: rate / sqrt(1 + images since warm-up / timescale); images, or % of the horizon
+    cooldown: str = added("0")  # images, or % of the horizon, over which the rate goes linearly to 0 at the end
     clip_norm: float | None = 1.0  # global gradient norm
     label_smoothing: float = 0.0
     loss: str = added("softmax")  # softmax cross-entropy, or 'sigmoid': summed over classes, mean over the batch
     dropout: float = added(0.0)  # of a ViT, and of the ViT in a hybrid: after the position embedding and dense layers
+    stochastic_depth: float = added(0.0)  # chance to skip the last residual block; linear from 0 at the first
+    random_resized_crop: bool = added(False)
+    min_crop_area: float = added(0.05)  # share of the picture that a random crop covers at least
+    flip: bool = added(False)  # left to right, every second time
+    polyak: float = added(0.0)  # decay of an average of the weights, which is then what is evaluated and kept; 0 = none
+    best_by: str = added("top1")  # top1 | loss | mean_per_class: which validation result makes a checkpoint the best
     evaluations: int = 10  # evenly spaced along the horizon; the last one is at its end
     train_eval_samples: int = 2000  # the fixed sample of the training subset on which train top-1 is measured
 
@@ -168,12 +178,53 @@ class DeviceConfig:
 
 @dataclass
 class LauncherConfig:
-    """conf/launcher/: how a study's runs are started."""
+    """conf/launcher/: how a study's runs are started. Of all this only `threads` enters a run's hash."""
 
     name: str = "local"
-    slots: int | None = None  # runs side by side; null = one a core
-    threads: int = 1  # a run: part of the hash, since it changes the order of float sums
+    kind: str = "local"  # local: processes of this machine | slurm: job arrays through sbatch
+    threads: int = 1  # a process: part of the hash, since it changes the order of float sums
+    processes: int = 1  # a node; more than one are started by torchrun, each with a GPU of its own where there are GPUs
+    max_failures_per_run: int = 3  # a run that failed so often is not tried again unless `--only failed` asks for it
+    run_memory_bytes: float | None = None  # host memory of a run; null = from the plan
     poll_seconds: float = 0.5
+    # local
+    slots: int | None = None  # runs side by side; null = so that every thread has a core
+    runs_per_gpu: int = 1  # small runs may share a GPU
+    memory_bytes: float | None = None  # of all runs together; null = nine tenths of the machine's
+    # slurm
+    nodes: int = 1  # a run
+    partition: str | None = None
+    account: str | None = None
+    time_minutes: int | None = None  # a job; null = twice the plan's device time and ten minutes
+    max_time_minutes: int = 1440  # no job asks for more; a longer run goes on in the same job, requeued
+    signal_seconds: int = 120  # before the limit the run is told to make a checkpoint and end
+    transfer_apart: bool = False  # transfer in jobs of their own, each after its run's training
+    sbatch: list[str] = field(default_factory=list)  # further options of sbatch: '--qos=long', '--exclude=n7'
+    setup: list[str] = field(default_factory=list)  # shell lines before a run: 'module load cuda'
+
+
+@dataclass
+class LoopConfig:
+    """How training runs on its machine. None of it is hashed: like devices and ranks it moves float sums at most."""
+
+    micro_batch: int | None = None  # images of a device at once; null = as many as one probe finds room for
+    compile: bool = False
+    channels_last: bool = False
+    activation_checkpointing: bool = False  # compute activations again in the backward pass: less memory, slower
+    workers: int = 0  # decoding processes of each rank
+    checkpoint_seconds: float = 600.0  # between checkpoints, apart from those at evaluations
+    stop_signals: list[str] = field(default_factory=lambda: ["SIGTERM", "SIGUSR1"])  # make a checkpoint, then exit 85
+    rank_timeout_seconds: float = 600.0  # a rank that is silent for so long ends the others
+
+
+@dataclass
+class TrackerConfig:
+    """conf/tracker/: where metrics.jsonl is mirrored to."""
+
+    name: str = "none"  # none | wandb
+    project: str = "harness"
+    entity: str | None = None
+    mode: str = "auto"  # online | offline; auto = online where there is a key
 
 
 @dataclass
@@ -194,6 +245,8 @@ class TrainConfig:
     transfer: TransferConfig = field(default_factory=TransferConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    loop: LoopConfig = field(default_factory=LoopConfig)
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     subset: str = MISSING  # size of the nested training subset
     draw: int = 0  # which window of that size
@@ -202,7 +255,9 @@ class TrainConfig:
     precision: str = "auto"  # fp32 | bf16; auto = by rule (harness.models.precision)
     attention: str = "auto"  # fused | unfused; auto = by rule
     convention: str = "executed"  # of counting FLOPs; 'paper' leaves out multiplications with zero padding
+    patience: int = 0  # evaluations without a better one after which training ends; 0 = never; no study may
     study: str = "single"  # name of the study that this run belongs to
+    keep: str = "best"  # of a finished run's checkpoints: 'best' alone, or 'all'
 
 
 _GROUPS: dict[str, Any] = {
@@ -212,6 +267,7 @@ _GROUPS: dict[str, Any] = {
     "transfer": TransferConfig,
     "device": DeviceConfig,
     "launcher": LauncherConfig,
+    "tracker": TrackerConfig,
 }
 
 
