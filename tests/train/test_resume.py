@@ -5,7 +5,6 @@ import os
 import random
 import resource
 import signal
-import time
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -16,8 +15,12 @@ import torch
 
 from harness.data.manifest import Dataset
 from harness.errors import ConfigError, HarnessError
+from harness.experiment import execute_logged
+from harness.results_schema import RUNS
+from harness.run_folder import read_result, write_atomic
 from harness.train import checkpoint
 from harness.train.loop import Progress, StoppedError, TrainJob, best_path, last_path, train
+from tests.conftest import TINY_DATA, harness
 from tests.train.conftest import stop_after, tiny_job
 
 Job = Callable[..., TrainJob]
@@ -187,20 +190,54 @@ def test_sigkill_at_random_moments(job: Job, tiny: Dataset, processes: ForkServe
     assert run(tiny_job(tiny, folder)) == whole
 
 
+def equal_parts(folder: Path) -> tuple[Any, ...]:
+    """What two runs of one configuration share, whatever happened to them: the columns that may differ are taken off."""
+    result = read_result(folder)
+    assert result is not None
+    fixed = {name: value for name, value in result.items() if not (name in RUNS and RUNS[name].volatile)}
+    transfer = [path.read_bytes() for path in sorted((folder / "transfer").glob("*.json"))]
+    return fixed, (folder / "metrics.jsonl").read_bytes(), best_path(folder).read_bytes(), transfer
+
+
+def kill_runs(
+    processes: ForkServerContext, folder: Path, environment: dict[str, str], kills: int, chance: random.Random
+) -> int:
+    """Execute a submitted run until it is finished, killed at random moments, so many times at most."""
+    killed = 0
+    while True:
+        child = processes.Process(target=execute_logged, args=(str(folder), environment))
+        child.start()
+        assert child.pid
+        if killed < kills:
+            child.join(chance.uniform(0.1, 3.0))
+            if child.exitcode is None:
+                os.kill(child.pid, signal.SIGKILL)
+                killed += 1
+        child.join()
+        assert child.exitcode in (0, -signal.SIGKILL), (folder / "log.txt").read_text()[-2000:]
+        if child.exitcode == 0:
+            return killed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["vit_pocket", "resnet_pocket", "hybrid_pocket"])
-def test_a_hundred_sigkills_of_a_pocket_run(
-    job: Job, tiny: Dataset, processes: ForkServerContext, tmp_path: Path, model: str
-) -> None:
-    """Of each family; runs are started again until a hundred kills have hit one."""
-    changes = {"model": model, "samples_seen": "3000", "evaluations": 10}
-    whole = run(job("whole", **changes))
+def test_a_hundred_sigkills_of_a_pocket_run(roots: Path, processes: ForkServerContext, model: str) -> None:
+    """Whole runs from data to result.json, crops, flips and decoding workers included; of each family a hundred kills.
+
+    A run is killed until it is finished, then a copy of it begins anew, until a hundred kills have hit one.
+    """
+    words = [f"model={model}", "subset=300", "recipe.samples_seen=24k", "recipe.batch_size=64", "recipe.evaluations=8"]
+    words += ["recipe.train_eval_samples=100", "recipe.random_resized_crop=true", "recipe.flip=true", "loop.workers=1"]
+    words += ["recipe.stochastic_depth=0.1", "recipe.polyak=0.99", "loop.checkpoint_seconds=0.3", *TINY_DATA]
+    environment = {name: os.environ[name] for name in ("HARNESS_DATA", "HARNESS_RUNS")}
+    harness("train", *words, "study=undisturbed")
+    whole = next(roots.glob("undisturbed@tiny/*/config.yaml")).parent
     chance, kills, number = random.Random(model), 0, 0
-    deadline = time.monotonic() + 1800
-    while kills < 100 and time.monotonic() < deadline:
-        folder = tmp_path / f"killed-{number}"
-        kills += kill_until_done(processes, tiny, folder, 100 - kills, chance, **changes)
-        assert run(tiny_job(tiny, folder, **changes)) == whole
+    while kills < 100:
+        folder = roots / f"killed{number}@tiny" / whole.name
+        write_atomic(folder / "config.yaml", (whole / "config.yaml").read_bytes())
+        kills += kill_runs(processes, folder, environment, 100 - kills, chance)
+        assert equal_parts(folder) == equal_parts(whole)
         number += 1
     assert kills == 100
 
