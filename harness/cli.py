@@ -189,7 +189,7 @@ def add_study_commands(commands: "Commands") -> None:
 
 
 def add_results_commands(commands: "Commands") -> None:
-    """harness results|report"""
+    """harness results|report|sync"""
     results = commands.add_parser("results", help="tidy tables: runs, transfer, curves")
     add_study_arguments(results)
     results.add_argument("--out", type=Path, required=True, help="folder to write to")
@@ -199,6 +199,10 @@ def add_results_commands(commands: "Commands") -> None:
     report = commands.add_parser("report", help="figures, a self-contained page and the verdict")
     add_study_arguments(report)
     report.set_defaults(action=study_report)
+
+    sync = commands.add_parser("sync", help="metrics of runs to Weights & Biases, under each run's id")
+    sync.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or a folder of runs")
+    sync.set_defaults(action=sync_runs)
 
 
 def add_flops(commands: "Commands") -> None:
@@ -377,6 +381,12 @@ def study_report(options: argparse.Namespace) -> int:
     from harness.study.commands import report_command
 
     return report_command(options.study, options.overrides)
+
+
+def sync_runs(options: argparse.Namespace) -> int:
+    from harness.sync_command import sync_command
+
+    return sync_command(options.runs)
 
 
 if __name__ == "__main__":

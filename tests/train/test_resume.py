@@ -18,7 +18,7 @@ from harness.data.manifest import Dataset
 from harness.errors import ConfigError, HarnessError
 from harness.train import checkpoint
 from harness.train.loop import Progress, StoppedError, TrainJob, best_path, last_path, train
-from tests.train.conftest import tiny_job
+from tests.train.conftest import stop_after, tiny_job
 
 Job = Callable[..., TrainJob]
 
@@ -35,19 +35,6 @@ def outcome(job: TrainJob, progress: Progress) -> tuple[Any, ...]:
 
 def run(job: TrainJob) -> tuple[Any, ...]:
     return outcome(job, train(job))
-
-
-def stop_after(job: TrainJob, steps: int) -> None:
-    """Send a real SIGTERM to this process when so many steps are taken."""
-    taken = 0
-
-    def count(*_: Any) -> None:
-        nonlocal taken
-        taken += 1
-        if taken == steps:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    job.model.register_forward_pre_hook(lambda *_: count() if job.model.training else None)
 
 
 @pytest.mark.parametrize("model", ["vit_pocket", "resnet_pocket"])
