@@ -61,6 +61,7 @@ class Running:
     process: BaseProcess
     placed: Placed
     oom_kills: int  # the kernel's count when the run started
+    samples_seen: int  # when it started
 
 
 def run(plan: Plan, todos: list[Todo], max_failures: int | None = None) -> Outcome:
@@ -126,11 +127,11 @@ def start(cell: Cell, study_dir: Path, placed: Placed) -> Running:
     if placed.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(placed.gpus)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.experiment"])
+    context.set_forkserver_preload(["harness.study.fork_server"])
     arguments = (str(folder), environment, cell.config.launcher.processes)
     process = context.Process(target=run_in_child, args=arguments, name=cell.run_id)
     process.start()
-    return Running(cell, folder, process, placed, oom_kills())
+    return Running(cell, folder, process, placed, oom_kills(), samples_seen(folder))
 
 
 def run_in_child(folder: str, environment: dict[str, str], processes: int) -> None:
@@ -163,11 +164,26 @@ def sort_out(item: Running, outcome: Outcome, waiting: list[Cell]) -> None:
     elif code in (EXIT_BUSY, FORKSERVER_GONE):
         waiting.append(item.cell)
     else:
+        code = EXIT_REQUEUE if was_interrupted(item) else code
         status = settle(item.folder, code, oom_kills() > item.oom_kills)
         if code == EXIT_REQUEUE:
             waiting.append(item.cell)
         else:
             outcome.failed[run_id] = f"{status.get('reason')}: {status.get('error')}"
+
+
+def was_interrupted(item: Running) -> bool:
+    """Whether ranks made a checkpoint and stopped as they were told: torchrun makes 1 of their exit codes.
+
+    Only if the run got further: when one rank dies torchrun tells the others to stop, and it might die each time.
+    """
+    got_further = samples_seen(item.folder) > item.samples_seen
+    return got_further and read_status(item.folder).get("reason") == "interrupted"
+
+
+def samples_seen(folder: Path) -> int:
+    """Progress by status.json."""
+    return int(read_status(folder).get("samples_seen") or 0)
 
 
 def oom_kills() -> int:
