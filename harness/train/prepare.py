@@ -61,10 +61,11 @@ def micro_batch_size(
 def trial(
     model: nn.Module, recipe: RecipeConfig, precision: str, shape: tuple[int, int, int], device: torch.device
 ) -> Callable[[int], bool]:
-    """Whether a forward and backward pass of so many random images of `shape` (C, H, W) fits; leaves no gradient."""
+    """Whether a forward and backward pass of so many black images of `shape` (C, H, W) fits; leaves no trace."""
 
     def fits(size: int) -> bool:
         images = labels = None
+        kept = [buffer.clone() for buffer in model.buffers()]  # statistics of batch normalisation
         try:
             images = torch.zeros(size, *shape, device=device)
             labels = torch.zeros(size, dtype=torch.long, device=device)
@@ -75,6 +76,8 @@ def trial(
         finally:
             del images, labels
             model.zero_grad(set_to_none=True)
+            for buffer, before in zip(model.buffers(), kept, strict=True):
+                buffer.copy_(before)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
 
