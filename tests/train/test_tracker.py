@@ -116,6 +116,8 @@ def test_a_dead_network_is_a_warning_and_the_file_is_written_offline(
 def train_with_a_frozen_service(data: str, folder: str) -> None:
     """The body of a process in which wandb's service stops answering after the first rows."""
     tracker.CLOSE_SECONDS = 1.0
+    for name in [name for name in os.environ if name.startswith("WANDB_SERVICE")]:
+        del os.environ[name]  # of the tests' own process: this one is to have a service of its own
     job = tiny_job(Path(data), Path(folder))
     with start_tracker(compose(["tracker=wandb"]), RUN_ID, job.folder) as mirror:
 
