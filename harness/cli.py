@@ -152,7 +152,7 @@ def add_study_commands(commands: "Commands") -> None:
 
 
 def add_results_commands(commands: "Commands") -> None:
-    """harness results|report"""
+    """harness results|report|analyze"""
     results = commands.add_parser("results", help="tidy tables: runs, transfer, curves")
     add_study_arguments(results)
     results.add_argument("--out", type=Path, required=True, help="folder to write to")
@@ -162,6 +162,15 @@ def add_results_commands(commands: "Commands") -> None:
     report = commands.add_parser("report", help="figures, a self-contained page and the verdict")
     add_study_arguments(report)
     report.set_defaults(action=study_report)
+
+    analyze = commands.add_parser("analyze", help="the same analysis on any results table, or on the paper's numbers")
+    analyze.add_argument("table", nargs="?", type=Path, help="folder of tables, a runs table, or a study's run folder")
+    analyze.add_argument("--paper", action="store_true", help="the paper's Tables 5 and 6 and Figure 4, digitised")
+    analyze.add_argument("--pairs", help="MODEL:MODEL,… in place of the study's own: ViT-B/32:ResNet50x1")
+    analyze.add_argument("--x", choices=("images", "exaflops", "device_days"), default="images", help="of the fits")
+    analyze.add_argument("--metric", help="a column of runs, or transfer:TARGET:SHOTS (default: the study's)")
+    analyze.add_argument("--json", action="store_true")
+    analyze.set_defaults(action=results_analyze)
 
 
 def add_flops(commands: "Commands") -> None:
@@ -305,6 +314,14 @@ def study_report(options: argparse.Namespace) -> int:
     from harness.study.commands import report_command
 
     return report_command(options.study, options.overrides)
+
+
+def results_analyze(options: argparse.Namespace) -> int:
+    from harness.study.commands import analyze_command
+
+    if options.paper == (options.table is not None):
+        raise ConfigError("harness analyze: name a table, or --paper, and not both")
+    return analyze_command(options.table, options.pairs, options.x, options.metric, options.json)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The commands about studies: plan, run, status, results, report."""
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +178,10 @@ def results_command(name: str, overrides: list[str], out: Path, form: str) -> in
     """Write the results tables of a study."""
     folder = instance_folder(name, overrides)
     plan = collect.read_plan(folder)
-    tables = collect.collect(folder, plan)
-    for path in collect.write(tables, out, form):
+    for path in write_tables(folder, plan, out, form):
         print(path)
-    write_json(out / "study.json", study_json(folder, plan))
+    for item in collect.odd_folders(folder, plan):
+        print(f"not in the tables: {item['folder']}: {item['problem']}")
     return 0
 
 
@@ -190,11 +191,30 @@ def report_command(name: str, overrides: list[str]) -> int:
 
     folder = instance_folder(name, overrides)
     plan = collect.read_plan(folder)
-    tables = collect.collect(folder, plan)
     out = folder / "report"
-    collect.write(tables, out / "tables", "csv")
-    write_json(out / "tables" / "study.json", study_json(folder, plan))
+    write_tables(folder, plan, out / "tables", "csv")
     return build_report(out / "tables", out)
+
+
+def analyze_command(table: Path | None, pairs: str | None, x: str, metric: str | None, as_json: bool) -> int:
+    """The analysis of a table, of a study's run folder (its plan.json says so), or of the paper's numbers (None)."""
+    from analysis.commands import analyze_command as analyze
+    from analysis.commands import paper_command
+
+    if table is None:
+        return paper_command(as_json)
+    if not (table / "plan.json").is_file():
+        return analyze(table, pairs, x, metric, as_json)
+    with tempfile.TemporaryDirectory() as scratch:
+        write_tables(table, collect.read_plan(table), Path(scratch), "csv")
+        return analyze(Path(scratch), pairs, x, metric, as_json)
+
+
+def write_tables(folder: Path, plan: dict[str, Any], out: Path, form: str) -> list[Path]:
+    """runs, transfer, curves and study.json of a study's run folders."""
+    paths = collect.write(collect.collect(folder, plan), out, form)
+    write_json(out / "study.json", study_json(folder, plan))
+    return paths
 
 
 def study_json(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
@@ -214,6 +234,7 @@ def study_json(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
             "device_days": sum(row["device_days"] for row in plan["runs"]),
         },
         "environment": environment,
+        "odd_folders": collect.odd_folders(folder, plan),
     }
 
 
