@@ -6,6 +6,7 @@ interval is by the delta method with a t quantile. Where rungs scatter about a c
 (F test at 5 %), or where there is one seed, the rungs' means are the observations. Nothing is extrapolated.
 """
 
+import itertools
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -200,7 +201,7 @@ def compare_bands(curves: list[Curve], variance: float, quantile: float) -> list
     if high <= low:
         return []
     edges, bands = np.linspace(low, high, 4), []
-    for left, right in zip(edges[:-1], edges[1:], strict=True):
+    for left, right in itertools.pairwise(edges):
         value, total = 0.0, 0.0
         for sign, curve in zip((-1.0, 1.0), curves, strict=True):  # error of second minus error of first
             places = np.linspace(left, right, LEVELS)

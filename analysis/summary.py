@@ -156,7 +156,12 @@ def lines(result: dict[str, Any]) -> list[str]:
             )
         if verdict["would_decide"]:
             found.append(f"  What would decide it: {verdict['would_decide']}")
-    found += list(dict.fromkeys(ratio_line(row) for row in result["compute_ratio"]))
+    return found + other_lines(result)
+
+
+def other_lines(result: dict[str, Any]) -> list[str]:
+    """Compute, overfitting and fits: what a verdict does not say."""
+    found = list(dict.fromkeys(ratio_line(row) for row in result["compute_ratio"]))
     for row in result["compute_ratio"]:
         found += band_lines(row)
     for name, pairs in result["matched_compute_pairs"].items():

@@ -222,7 +222,7 @@ def study_json(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     study = plan["name"]
     default_data = spec.load(study).data if is_shipped(study) else plan["dataset"]
     data = "" if default_data == plan["dataset"] else f" data={plan['dataset']}"
-    environments = [collect.read_json(path) or {} for path in sorted(folder.glob("*/environment.json"))[:1]]
+    environments = [collect.read_json(path) or {} for path in sorted(folder.glob("*/environment.json"))]
     environment = {key: value for key, value in (environments or [{}])[0].items() if key != "git_diff"}
     return {key: value for key, value in plan.items() if key != "runs"} | {
         "command": f"harness run {study}{data} && harness report {study}{data}",
@@ -234,8 +234,28 @@ def study_json(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
             "device_days": sum(row["device_days"] for row in plan["runs"]),
         },
         "environment": environment,
+        "environment_differs": environment_differs(environments),
         "odd_folders": collect.odd_folders(folder, plan),
     }
+
+
+def environment_differs(environments: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Library and Python versions, platform and code changes that are not the same in every run, with their values.
+
+    What the runs table has a column for (commit, torch, timm, device) is told from there.
+    """
+    seen: dict[str, set[str]] = {}
+    for item in environments:
+        packages = {
+            name: value for name, value in (item.get("packages") or {}).items() if name not in ("torch", "timm")
+        }
+        for name, value in (packages | {key: item.get(key) for key in ("python", "platform", "processor")}).items():
+            seen.setdefault(name, set()).add(str(value))
+    differing = {name: sorted(values) for name, values in seen.items() if len(values) > 1}
+    changed = sum(bool(item.get("git_diff")) for item in environments)
+    if changed:
+        differing["uncommitted code changes"] = [f"{changed} of {len(environments)} runs have some"]
+    return differing
 
 
 def is_shipped(study: str) -> bool:
