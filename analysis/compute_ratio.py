@@ -173,7 +173,7 @@ def fit_curve(frame: pd.DataFrame, order: int) -> Curve:
     basis = (x - centre)[:, None] ** np.arange(order + 1)
     coefficients = np.linalg.lstsq(basis, y, rcond=None)[0]
     squares = float(((y - basis @ coefficients) ** 2).sum())
-    unscaled = np.linalg.pinv(basis.T @ basis)
+    unscaled = np.asarray(np.linalg.pinv(basis.T @ basis), dtype=np.float64)
     curve = Curve(centre, coefficients, unscaled, squares, len(x) - order - 1, float(x.min()), float(x.max()))
     return curve if order == 1 or curve.falls() else fit_curve(frame, 1)
 

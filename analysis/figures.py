@@ -1,15 +1,17 @@
 """Figures of a study: each function takes tables and returns a Chart (a matplotlib figure with hover texts)."""
 
 import math
+from typing import Any
 
 import pandas as pd
 from scipy.special import stdtrit
 
 from analysis import paper
 from analysis.results import Tables
-from analysis.style import GRID, INK, Chart, colours, label_lines, new_chart, overlay_axes, short, size_axis
+from analysis.style import FAINT_INK, GRID, INK, Chart, colours, label_lines, new_chart, overlay_axes, short, size_axis
 from analysis.verdict import Verdict
 
+Look = dict[str, Any]  # keyword arguments of matplotlib
 PERCENT = 100.0
 METRIC_NAMES = {
     "best_val_top1": "Validation top-1 [%], best along training",
@@ -48,8 +50,8 @@ def lines_by_size(chart: Chart, frame: pd.DataFrame, style: str = "-", labels: b
             mean_bars(chart, float(str(size)), values, palette[family])
         marks = zip(rows["run_id"], rows["subset_samples"], rows["seed"], rows["percent"], strict=True)
         texts = [f"{run_id}: {percent:.1f} % at {size:,} images, seed {seed}" for run_id, size, seed, percent in marks]
-        sizes, values = rows["subset_samples"].tolist(), rows["percent"].tolist()
-        chart.axes.plot(sizes, values, "o", color=palette[family], ms=4.5, alpha=0.75, gid=chart.tip(*texts))
+        places = (rows["subset_samples"].tolist(), rows["percent"].tolist())
+        chart.axes.plot(*places, "o", color=palette[family], ms=4.5, alpha=0.75, gid=chart.tip(*texts))
         ends.append((float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
     size_axis(chart.axes, sorted(int(size) for size in frame["subset_samples"].unique()))
     if labels:
@@ -83,8 +85,8 @@ def overlay_figure4(chart: Chart) -> str:
         for end in (0, -1):
             place = (float(rows["subset_samples"].iloc[end]), float(percent.iloc[end]))
             text = f"{model} {place[1]:.0f} %" if end == 0 else f"{place[1]:.0f} %"
-            shift = {"xytext": (4, 6 if family == "ViT" else -9), "textcoords": "offset points"}
-            axes.annotate(text, place, fontsize=6.5, color=GRID, ha="left" if end == 0 else "right", **shift)
+            shift: Look = {"xytext": (4, 6 if family == "ViT" else -9), "textcoords": "offset points"}
+            axes.annotate(text, place, fontsize=6.5, color=FAINT_INK, ha="left" if end == 0 else "right", **shift)
     sizes = list(paper.SIZES_FIGURE4.values())
     axes.set_xticks(sizes, list(paper.SIZES_FIGURE4))
     axes.minorticks_off()
@@ -149,12 +151,13 @@ def learning_curves(tables: Tables) -> Chart:
         keys = ["model", "family", "subset_samples", "samples_seen"]
         joined = joined.groupby(keys, sort=False)[["exaflops", "value"]].mean().reset_index()
         joined["run_id"] = joined["model"] + ", mean over seeds"
-    for (name, family, size), part in joined.groupby(["run_id", "family", "subset_samples"], sort=False):
+    for _, part in joined.groupby(["run_id", "family", "subset_samples"], sort=False):
         rows = part.sort_values("samples_seen")
+        name, family, size = rows[["run_id", "family", "subset_samples"]].iloc[0]
         percent = PERCENT * rows["value"].astype(float)
         strength = 0.3 + 0.7 * (sizes.index(size) + 1) / len(sizes)
         text = f"{name}: {short(size)} images, {percent.iloc[-1]:.1f} % at the end"
-        look = {"color": palette[family], "alpha": strength, "lw": 0.6 + strength}
+        look: Look = {"color": palette[family], "alpha": strength, "lw": 0.6 + strength}
         chart.axes.plot(rows["exaflops"], percent, gid=chart.tip(text), **look)
     for family in dict.fromkeys(runs["family"].tolist()):
         chart.axes.plot([], [], color=palette[family], label=family)
@@ -184,7 +187,7 @@ def transfer(tables: Tables, target: str, shots: int) -> Chart:
         line = chart.axes.axhline(PERCENT * raw.mean(), color=INK, lw=1, ls="--")
         line.set_gid(chart.tip(f"raw pixels: {PERCENT * raw.mean():.1f} %"))
         place = (0.01, PERCENT * raw.mean())
-        look = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
+        look: Look = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
         chart.axes.annotate("raw pixels", place, fontsize=8, **look)
     classifier = "Closed-form linear classifier on frozen features, mean over support sets" if shots else "Fine-tuned"
     chart.caption = f"{classifier}. Dashed: the same classifier on raw pixels; dotted: on the untrained networks."

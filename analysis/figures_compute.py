@@ -3,9 +3,9 @@
 import pandas as pd
 
 from analysis import paper
-from analysis.figures import PERCENT, SEED_INTERVAL, mean_bars, models_in, with_percent
+from analysis.figures import PERCENT, SEED_INTERVAL, Look, mean_bars, models_in, with_percent
 from analysis.results import Tables
-from analysis.style import GRID, Chart, colours, label_lines, new_chart, overlay_axes
+from analysis.style import FAINT_INK, GRID, Chart, colours, label_lines, new_chart, overlay_axes
 from analysis.summary import ladder
 
 AXIS_NAMES = {"exaflops": "Pre-training compute [exaFLOPs]", "device_days": "Pre-training time [device-days]"}
@@ -36,7 +36,7 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
             mean_bars(chart, float(values["compute"].mean()), values["percent"], palette[family])
         marks = zip(part["run_id"], part["percent"], part["compute"], strict=True)
         texts = [f"{run_id}: {percent:.2f} % for {compute:.3g} {unit}" for run_id, percent, compute in marks]
-        look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
+        look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
         chart.axes.plot(part["compute"].tolist(), part["percent"].tolist(), "o", gid=chart.tip(*texts), **look)
         ends.append((float(line["compute"].iloc[-1]), float(line["percent"].iloc[-1]), family, palette[family]))
     label_lines(chart, ends)
@@ -56,8 +56,8 @@ def overlay_table6(chart: Chart) -> str:
         rows = runs[runs["family"] == family]
         percent = PERCENT * rows["best_val_top1"].astype(float)
         axes.plot(rows["exaflops_spent"], percent, "s", color=colours([])[family], alpha=0.25, ms=3.5)
-    axes.annotate("95 %", (0.995, 95.0), xycoords=("axes fraction", "data"), fontsize=6.5, color=GRID, ha="right")
-    axes.annotate("90 %", (0.995, 90.0), xycoords=("axes fraction", "data"), fontsize=6.5, color=GRID, ha="right")
+    axes.annotate("95 %", (0.995, 95.0), xycoords=("axes fraction", "data"), fontsize=6.5, color=FAINT_INK, ha="right")
+    axes.annotate("90 %", (0.995, 90.0), xycoords=("axes fraction", "data"), fontsize=6.5, color=FAINT_INK, ha="right")
     return (
         "Faint, on axes of their own (top: exaFLOPs by the paper's convention, padding not counted; height: mean of "
         "five fine-tuned targets, heights of 90 and 95 % marked): arXiv 2010.11929v2, Table 6."
@@ -86,7 +86,7 @@ def pretraining_sets(tables: Tables, metric: str = "best_val_top1", overlay: boo
             mean_bars(chart, float(str(number)), values, palette[family])
         marks = zip(rows["run_id"], rows["percent"], strict=True)
         texts = [f"{run_id}: {percent:.2f} %" for run_id, percent in marks]
-        look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
+        look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
         chart.axes.plot(rows["place"].tolist(), rows["percent"].tolist(), "o", gid=chart.tip(*texts), **look)
         ends.append((float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
     chart.axes.set_xticks(list(place.values()), list(place))

@@ -127,7 +127,10 @@ def fit_form(form: str, x: Floats, error: Floats, start: Floats | None = None) -
             residuals, theta, jacobian, bounds(count), loss="huber", f_scale=HUBER_SCALE, max_nfev=evaluations
         )
 
-    starts = starts_of(error, count) if start is None else [to_theta(rescaled(start, 1 / scale))]
+    if start is not None:
+        near = solve(to_theta(rescaled(start, 1 / scale)), 60)
+        return rescaled(from_theta(near.x, count), scale) if np.isfinite(near.x).all() else None
+    starts = starts_of(error, count)
     tried = [result for result in (solve(theta, 40) for theta in starts) if np.isfinite(result.x).all()]
     if not tried:
         return None

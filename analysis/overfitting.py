@@ -27,12 +27,12 @@ def train_against_validation(tables: Tables) -> list[dict[str, Any]]:
     ).dropna(subset=["train", "validation"])
     frame["gap"] = frame["train"] - frame["validation"]
     rows = []
-    for (model, family, size), part in frame.groupby(["model", "family", "size"], sort=False):
+    for _, part in frame.groupby(["model", "family", "size"], sort=False):
         rows.append(
             {
-                "model": model,
-                "family": family,
-                "subset_samples": int(size),
+                "model": part["model"].iloc[0],
+                "family": part["family"].iloc[0],
+                "subset_samples": int(part["size"].iloc[0]),
                 "runs": len(part),
                 "train_top1_percent": float(part["train"].mean()),
                 "val_top1_percent": float(part["validation"].mean()),

@@ -112,8 +112,8 @@ def as_tables(runs: pd.DataFrame, study: dict[str, object]) -> Tables:
     runs = runs.assign(
         state="finished", seed=0, draw=0, num_classes=IMAGENET_CLASSES, family=runs["model"].map(family_of)
     ).reset_index(drop=True)
-    empty = (pd.DataFrame(columns=pd.Index(list(columns))) for columns in (TRANSFER, CURVES))
-    return Tables(with_defaults(runs), *empty, {"metric": "best_val_top1"} | study)
+    transfer, curves = (pd.DataFrame(columns=pd.Index(list(columns))) for columns in (TRANSFER, CURVES))
+    return Tables(with_defaults(runs), transfer, curves, {"metric": "best_val_top1"} | study)
 
 
 def family_of(model: str) -> str:

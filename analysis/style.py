@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 INK = "#3a3a3a"
 GRID = "#9a9a9a"
+FAINT_INK = "#7d7d7d"  # of an overlay's text: 4 to 1 on light and on dark ground
 # Okabe and Ito's palette (jfly.uni-koeln.de/color), without yellow, which is too light for lines.
 FAMILY_COLOURS = {"ViT": "#0072B2", "ResNet": "#D55E00", "hybrid": "#009E73"}
 OTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#5F6B6D")
@@ -155,8 +156,8 @@ def overlay_axes(chart: Chart, x: str) -> Axes:
     other.xaxis.tick_top()
     other.xaxis.set_label_position("top")
     other.set_xscale("log")
-    other.set_xlabel(x, fontsize=7, color=GRID)
-    other.tick_params(axis="x", labelsize=7, colors=GRID)
+    other.set_xlabel(x, fontsize=7, color=FAINT_INK)
+    other.tick_params(axis="x", labelsize=7, colors=FAINT_INK)
     other.set_yticks([])
     for spine in other.spines.values():
         spine.set_visible(False)
