@@ -11,6 +11,7 @@ from harness.config import TrainConfig, stated
 from harness.data.block_order import order_identity
 from harness.data.manifest import Dataset
 from harness.data.subset import Window, parse_size, window
+from harness.errors import ConfigError
 from harness.models.compute import Cost, count
 from harness.models.precision import resolve as resolve_precision
 from harness.run_folder import identity_hash, run_id
@@ -74,6 +75,13 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
     }
     if config.convention != "executed":  # younger than the published runs
         identity["convention"] = config.convention
+    if config.patience:
+        if config.study != "single":
+            raise ConfigError(
+                f"patience={config.patience}: ending early leaves the rate of small subsets un-annealed and biases "
+                "their gap; it is for exploration with `harness train`, and a study refuses it"
+            )
+        identity["patience"] = config.patience
     config_hash = identity_hash(identity)
     name = f"{config.model.name}-{readable_size(subset_samples)}-s{config.seed}"
     return Cell(

@@ -20,14 +20,17 @@ Data-scaling experiments for vision backbones: real images to a conclusion.
   harness run pocket            every run of the study; the same command resumes
   harness report pocket         figures, a page, the verdict
 
-Roots: $HARNESS_DATA (default ./data) and $HARNESS_RUNS (default ./runs).
+Roots: $HARNESS_DATA (default ./data) and $HARNESS_RUNS (default ./runs). `--config-dir DIR` (or $HARNESS_CONFIG_DIR),
+with any command, puts models, data, recipes and studies (DIR/model/… DIR/sweeps/…) of yours beside ours.
 """
 OVERRIDES_HELP = "key=value in Hydra's grammar: model=vit_pocket,resnet_pocket subset=1k narrow, data=NAME switches"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `harness`. User's mistakes are one paragraph and exit code 2."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = take_config_dir(list(sys.argv[1:] if arguments is None else arguments))
+    if is_completion_query(words):
+        return completion(words)
     if words[:1] == ["train"]:  # a Hydra application of its own: its flags are not ours to parse
         return guarded(lambda: train(words[1:]))
     options = parse(words)
@@ -35,6 +38,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().print_help()
         return 2
     return guarded(lambda: options.action(options))
+
+
+def take_config_dir(words: list[str]) -> list[str]:
+    """`--config-dir DIR`, wherever it stands: kept for this process and its runs; returns the other words."""
+    rest: list[str] = []
+    reader = iter(words)
+    for word in reader:
+        name, equals, value = word.partition("=")
+        if name not in ("--config-dir", "-cd"):
+            rest.append(word)
+            continue
+        folder = value if equals else next(reader, "")
+        os.environ["HARNESS_CONFIG_DIR"] = str(Path(folder).resolve()) if folder else "--config-dir needs a folder"
+    return rest
+
+
+def is_completion_query(words: list[str]) -> bool:
+    """What shells ask on TAB, in our form and in Hydra's (`-sc query=bash`)."""
+    return words == ["completion", "--query"] or (len(words) > 1 and words[-2] in ("-sc", "--shell-completion"))
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -75,13 +97,21 @@ def parser() -> argparse.ArgumentParser:
     add_study_commands(commands)
     add_results_commands(commands)
     add_flops(commands)
+    completion = commands.add_parser("completion", help='TAB completion: eval "$(harness completion bash)"')
+    completion.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), default="bash")
+    completion.set_defaults(action=completion_script)
     return root
 
 
 def add_data(commands: "Commands") -> None:
-    """harness data pack|index|check|show|keys"""
+    """harness data fetch|pack|index|check|show|keys"""
     data = commands.add_parser("data", help="pack images into shuffled shards; verify, describe, list them")
     actions = data.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    fetch = actions.add_parser("fetch", help="raw files of a named set, by the npm, apt or pip client or torchvision")
+    fetch.add_argument("name", help="a name in conf/data that says where it comes from, such as icons, mnist")
+    fetch.add_argument("overrides", nargs="*", help="data.name=NAME …")
+    fetch.set_defaults(action=data_fetch)
 
     pack = actions.add_parser("pack", help="raw images to shards + manifest + index, shuffled once")
     pack.add_argument("name", help="a name in conf/data, such as glyphs, fashion_mnist, folder")
@@ -127,7 +157,8 @@ def add_data(commands: "Commands") -> None:
 def add_dataset_arguments(command: argparse.ArgumentParser) -> None:
     """DATASET, and whether its shards may be behind shell commands."""
     command.add_argument("dataset", help="a name below the data root, or a folder")
-    command.add_argument("overrides", nargs="*", help="data.allow_shell=true lets `pipe:` URLs run their commands")
+    words = "data.allow_shell=true lets `pipe:` URLs run their commands"
+    command.add_argument("overrides", nargs="*", type=shell_override, help=words)
 
 
 def add_study_commands(commands: "Commands") -> None:
@@ -140,6 +171,11 @@ def add_study_commands(commands: "Commands") -> None:
 
     run = commands.add_parser("run", help="start what is not finished; the same command resumes")
     add_study_arguments(run)
+    run.add_argument("--dry-run", action="store_true", help="say what would be done with each run; start nothing")
+    run.add_argument("--only", choices=("failed",), help="failed runs alone, also those that are not tried any more")
+    run.add_argument("--rerun", action="store_true", help="from scratch; finished folders are set aside, not deleted")
+    run.add_argument("--max-failures", type=int, metavar="N", help="start no more runs once N have failed")
+    run.add_argument("--detach", action="store_true", help="go on in the background; output in launcher.log")
     run.set_defaults(action=study_run)
 
     calibrate = commands.add_parser("calibrate", help="time a few real steps of each model on this machine, for plan")
@@ -148,6 +184,7 @@ def add_study_commands(commands: "Commands") -> None:
 
     status = commands.add_parser("status", help="finished, running, waiting, failed")
     add_study_arguments(status)
+    status.add_argument("--watch", action="store_true", help="again and again until nothing is running or waiting")
     status.set_defaults(action=study_status)
 
 
@@ -197,10 +234,38 @@ def add_study_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("overrides", nargs="*", help=OVERRIDES_HELP)
 
 
+def completion_script(options: argparse.Namespace) -> int:
+    from harness.completion import script
+
+    print(script(options.shell))
+    return 0
+
+
+def completion(words: list[str]) -> int:
+    """Answer TAB, or print the script for Hydra's own `harness train -sc install=bash`."""
+    from harness.completion import query, script
+
+    action, _, shell = words[-1].partition("=")
+    if action == "install":
+        print(script(shell))
+    elif action != "uninstall":
+        print("\n".join(query(os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT"), parser())))
+    return 0
+
+
 def train(overrides: list[str]) -> int:
     from harness.train_command import train_command
 
     return train_command(overrides)
+
+
+def data_fetch(options: argparse.Namespace) -> int:
+    from harness.compose import compose
+    from harness.data.fetch import fetch
+
+    folder = fetch(compose([f"data={options.name}", *options.overrides]).data)
+    print(f"{folder}: fetched; go on with: harness data pack {options.name}")
+    return 0
 
 
 def data_pack(options: argparse.Namespace) -> int:
@@ -247,13 +312,19 @@ def data_keys(options: argparse.Namespace) -> int:
     return keys_command(dataset_path(options.dataset), query, allow_shell(options.overrides))
 
 
+def shell_override(text: str) -> str:
+    """The only field that reading a set depends on; the rest is in its manifest. Any other is a usage error."""
+    if text not in ("data.allow_shell=true", "data.allow_shell=false"):
+        raise argparse.ArgumentTypeError(f"{text!r} (known here: data.allow_shell=true)")
+    return text
+
+
 def allow_shell(overrides: list[str]) -> bool:
-    """The only field that reading a set depends on. Raises ConfigError for any other."""
-    known = {"data.allow_shell=true": True, "data.allow_shell=false": False}
-    for override in overrides:
-        if override not in known:
-            raise ConfigError(f"{override}: what is read here is in the set's manifest; known: {', '.join(known)}")
-    return any(known[override] for override in overrides)
+    """Whether `pipe:` URLs may run their commands."""
+    try:
+        return [shell_override(text) for text in overrides][-1:] == ["data.allow_shell=true"]
+    except argparse.ArgumentTypeError as error:  # where it stood behind an option
+        raise ConfigError(str(error)) from error
 
 
 def dataset_path(text: str) -> Path:
@@ -287,9 +358,10 @@ def study_plan(options: argparse.Namespace) -> int:
 
 
 def study_run(options: argparse.Namespace) -> int:
-    from harness.study.commands import run_command
+    from harness.study.run_command import RunOptions, run_command
 
-    return run_command(options.study, options.overrides)
+    flags = RunOptions(options.dry_run, options.only, options.rerun, options.max_failures, options.detach)
+    return run_command(options.study, options.overrides, flags)
 
 
 def study_calibrate(options: argparse.Namespace) -> int:
@@ -299,9 +371,9 @@ def study_calibrate(options: argparse.Namespace) -> int:
 
 
 def study_status(options: argparse.Namespace) -> int:
-    from harness.study.commands import status_command
+    from harness.study.status_command import status_command
 
-    return status_command(options.study, options.overrides)
+    return status_command(options.study, options.overrides, options.watch)
 
 
 def study_results(options: argparse.Namespace) -> int:

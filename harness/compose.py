@@ -1,6 +1,8 @@
 """Hydra's composition as a function: overrides in, one typed configuration out, mistakes as readable errors."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -14,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.config import TrainConfig, register_schema
 from harness.errors import ConfigError, near_matches
-from harness.paths import conf_dir
+from harness.paths import conf_dir, user_config_dir
 
 
 def compose(overrides: list[str], config_dir: Path | None = None) -> TrainConfig:
@@ -27,14 +29,32 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> TrainConfig
 
 def compose_raw(overrides: list[str], config_dir: Path | None = None) -> DictConfig:
     """Like `compose`, before conversion to dataclasses."""
-    register_schema()
     root = (config_dir or conf_dir()).resolve()
-    GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(config_dir=str(root), version_base="1.3", job_name="harness"):
-            return hydra_compose("train", overrides=overrides)
+        with initialized(root):
+            return hydra_compose("train", overrides=[*search_path(), *overrides])
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(explain(error, overrides, root)) from error
+
+
+@contextmanager
+def initialized(root: Path | None = None) -> Iterator[None]:
+    """Hydra over conf/, or over `root`."""
+    register_schema()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(config_dir=str((root or conf_dir()).resolve()), version_base="1.3", job_name="harness"):
+        yield
+
+
+def search_path() -> list[str]:
+    """The override that puts the user's configuration folder beside ours. Raises ConfigError when it is not there."""
+    folder = user_config_dir()
+    if folder is None:
+        return []
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir {folder}: there is no such folder")
+    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    return [f"hydra.searchpath=['file://{quoted}']"]
 
 
 def to_config(raw: DictConfig) -> TrainConfig:
@@ -66,7 +86,8 @@ def explain(error: Exception, overrides: list[str], root: Path) -> str:
     group_match = re.search(r"Could not find '([^']+)'", message)
     if group_match:
         group, _, option = group_match.group(1).rpartition("/")
-        known = [path.stem for path in (root / group).glob("*.yaml")]
+        folders = [root, *([user_config_dir()] if user_config_dir() else [])]
+        known = [path.stem for folder in folders if folder for path in (folder / group).glob("*.yaml")]
         return f"{group}={option}: there is no conf/{group}/{option}.yaml.{near_matches(option, known)}"
     cause = _first_line(error.__cause__) if error.__cause__ else ""
     return message if not cause or cause in message else f"{message}: {cause}"

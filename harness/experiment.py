@@ -1,18 +1,18 @@
 """One cell from data to result.json: data + model -> train -> test -> transfer. The only file that knows them all.
 
 `python -m harness.experiment RUN_FOLDER` executes what config.yaml in that folder says, and nothing else: the
-configuration was frozen when the run was submitted. Exit codes: 0 finished, 1 failed, 75 another process has it.
+configuration was frozen when the run was submitted. Exit codes: 0 finished, 1 failed, 74 failed on a full disk and
+could not say so, 75 another process has it, 85 told to stop and made a checkpoint. Under torchrun or Slurm every rank
+executes it; the first one writes.
 """
 
-import fcntl
+import errno
 import os
 import platform
 import resource
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,49 +28,112 @@ from harness.data.loader import distinct_origins
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
 from harness.data.on_demand import open_or_pack
 from harness.environment import describe, processor_name
-from harness.errors import DatasetError
+from harness.errors import DatasetError, HarnessError
 from harness.models.build import build_model
 from harness.models.precision import attention_path
 from harness.paths import data_root
 from harness.results_schema import SCHEMA_VERSION
 from harness.run_folder import missing_columns, read_result, read_status, write_json, write_status
-from harness.submission import EXIT_BUSY, Frozen, is_complete, load_frozen, transfer_file
+from harness.run_lock import lock
+from harness.submission import (
+    EXIT_BUSY,
+    EXIT_DISK_FULL,
+    EXIT_FAILED,
+    EXIT_REQUEUE,
+    Frozen,
+    is_complete,
+    load_frozen,
+    prune,
+    transfer_file,
+)
 from harness.train import checkpoint
-from harness.train.loop import DivergedError, TrainJob, best_path, evaluate_split, train
+from harness.train.distributed import ALONE, Ranks, joined
+from harness.train.loop import DivergedError, StoppedError, TrainJob, best_path, evaluate_split, train
+from harness.train.prepare import is_out_of_memory
+from harness.train.progress_line import ProgressLine
+from harness.train.stochastic_depth import set_stochastic_depth
+from harness.train.tracker import start_tracker
 from harness.transfer.evaluate import fewshot_rows
-
-EXIT_FAILED = 1
 
 # The paper's own rate, to express compute in its unit: ViT-L/16 on JFT-300M, 1567 exaFLOPs (Table 6, 14 epochs)
 # in 680 TPUv3-core-days (Table 2).
 EXAFLOPS_PER_TPU_V3_CORE_DAY = 1567 / 680
 
 
-def execute(folder: Path) -> int:
-    """Run what the folder's config.yaml says, from where it stopped. Returns the exit code; never raises for a
-    failed run: status.json says what happened."""
+def execute(folder: Path, stage: str = "all") -> int:
+    """Run what the folder's config.yaml says, from where it stopped; `stage` train or transfer alone, or both.
+
+    Returns the exit code; never raises for a failed run: status.json says what happened.
+    """
+    frozen = load_frozen(folder)
+    try:
+        with joined(frozen.config.loop.rank_timeout_seconds, frozen.config.device.kind) as ranks:
+            return execute_first(folder, frozen, ranks, stage) if ranks.first else execute_other(folder, frozen, ranks)
+    except HarnessError as error:  # a connection that was never made, or broke where no run was going on
+        print(f"harness: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except OSError as error:  # no room for the lock itself
+        return EXIT_DISK_FULL if failure_reason(error) == "disk_full" else EXIT_FAILED
+
+
+def execute_other(folder: Path, frozen: Frozen, ranks: Ranks) -> int:
+    """The part of every rank but the first: training steps and evaluations, nothing written."""
+    if ranks.any(False):  # the first rank has no training to do
+        return 0
+    try:
+        run_cell(folder, frozen, {}, ranks)
+    except StoppedError:
+        return EXIT_REQUEUE
+    except Exception:
+        traceback.print_exc()
+        return EXIT_FAILED
+    return 0
+
+
+def execute_first(folder: Path, frozen: Frozen, ranks: Ranks, stage: str = "all") -> int:
+    """The part of the first rank, or of the only one."""
     with lock(folder) as locked:
-        if not locked:
-            return EXIT_BUSY
-        frozen = load_frozen(folder)
-        if is_complete(folder, frozen.config_hash, frozen.transfer_id):  # another process was quicker
-            return 0
-        attempt = int(read_status(folder).get("attempt") or 0) + 1
-        started_at = str(read_status(folder).get("started_at") or utc_now())
+        trained = locked and read_result(folder, frozen.config_hash) is not None
+        complete = locked and is_complete(folder, frozen.config_hash, frozen.transfer_id)  # by another, quicker process
+        complete = complete or (trained and stage == "train")
+        ranks.any(not locked or trained)
+        if not locked or complete:
+            return 0 if complete else EXIT_BUSY
+        before = read_status(folder)
         fixed: dict[str, Any] = {
-            "attempt": attempt,
-            "started_at": started_at,
+            "attempt": int(before.get("attempt") or 0) + 1,
+            "failures": int(before.get("failures") or 0),
+            "started_at": str(before.get("started_at") or utc_now()),
             "host": platform.node(),
             "pid": os.getpid(),
         }
-        write_status(folder, "running", **fixed)
         try:
-            run_cell(folder, frozen, fixed)
+            write_status(folder, "running", **fixed)
+            run_cell(folder, frozen, fixed, ranks, stage)
+        except StoppedError as stop:
+            print(f"{folder.name}: {stop}", flush=True)
+            write_status(folder, "waiting", "interrupted", error=last_line(stop), **progress_of(folder), **fixed)
+            return EXIT_REQUEUE
         except Exception as error:
-            traceback.print_exc()
-            write_status(folder, "failed", failure_reason(error), error=last_line(error), **fixed)
-            return EXIT_FAILED
+            return report_failure(folder, error, fixed)
         return 0
+
+
+def progress_of(folder: Path) -> dict[str, Any]:
+    """How far a run says it is: kept in status.json when it stops."""
+    status = read_status(folder)
+    return {key: status[key] for key in ("samples_seen", "horizon_samples", "best_val_top1") if key in status}
+
+
+def report_failure(folder: Path, error: Exception, fixed: dict[str, Any]) -> int:
+    """Say in log and status.json why a run failed, as far as there is room on the disk. Returns the exit code."""
+    failed = {**fixed, "failures": fixed["failures"] + 1}
+    try:
+        traceback.print_exception(error)
+        write_status(folder, "failed", failure_reason(error), error=last_line(error), **failed)
+    except OSError:
+        return EXIT_DISK_FULL if failure_reason(error) == "disk_full" else EXIT_FAILED
+    return EXIT_FAILED
 
 
 def execute_logged(folder: str, environment: dict[str, str]) -> None:
@@ -83,16 +146,18 @@ def execute_logged(folder: str, environment: dict[str, str]) -> None:
 
 
 def failure_reason(error: Exception) -> str:
-    """diverged | out_of_memory | error."""
+    """diverged | out_of_memory | disk_full | error."""
     if isinstance(error, DivergedError):
         return "diverged"
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+    if is_out_of_memory(error):
         return "out_of_memory"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk_full"
     return "error"
 
 
-def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any]) -> None:
-    """Train unless finished, then transfer unless done; result.json last."""
+def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, stage: str = "all") -> None:
+    """Train unless finished, then transfer unless done; result.json last, and checkpoints pruned to what is kept."""
     config = frozen.config
     torch.set_num_threads(config.launcher.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -104,24 +169,41 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any]) -> None:
             f"{folder.name}: the data set {dataset.name} or harness changed since this run was submitted; "
             "`harness run` makes a new run"
         )
-    device = torch.device(config.device.kind)
-    write_json(folder / "environment.json", describe(device_kind(device)))
+    device = (
+        torch.device("cuda", ranks.local_rank) if config.device.kind == "cuda" else torch.device(config.device.kind)
+    )
+    if ranks.first:
+        write_json(folder / "environment.json", describe(device_kind(device)))
     result = read_result(folder, cell.config_hash)
     with attention_path(cell.attention):
-        job = make_job(folder, cell, dataset, device, fixed)
+        job = make_job(folder, cell, dataset, device, fixed, ranks)
         columns: dict[str, Any] = {} if result else train_columns(job, cell)
-        run_transfer(folder, cell, job)
+        if not ranks.first:
+            return
+        if stage != "train":
+            run_transfer(folder, cell, job)
     if result is None:
-        result = columns | closing_columns(cell, columns, device, fixed)
+        result = columns | closing_columns(cell, columns, device, ranks, fixed)
         absent = missing_columns(result)
         assert not absent, f"result lacks {absent}"
         write_json(folder / "result.json", result)
-    write_status(folder, "finished", **fixed, samples_seen=cell.horizon_samples, horizon_samples=cell.horizon_samples)
+    prune(folder, config.keep)
+    write_status(folder, "finished", **fixed, samples_seen=result["samples_seen"], horizon_samples=cell.horizon_samples)
 
 
-def make_job(folder: Path, cell: Cell, dataset: Dataset, device: torch.device, fixed: dict[str, Any]) -> TrainJob:
+def make_job(
+    folder: Path, cell: Cell, dataset: Dataset, device: torch.device, fixed: dict[str, Any], ranks: Ranks
+) -> TrainJob:
     """The training job of a cell, network freshly initialised by its seed."""
     config = cell.config
+    line = ProgressLine()
+
+    def heartbeat(**report: Any) -> None:
+        if ranks.first:
+            write_status(folder, "running", **fixed, **report)
+            line.show(report)
+
+    peak = config.device.peak_flops_bf16 if cell.precision == "bf16" else config.device.peak_flops_fp32
     return TrainJob(
         model=initial_model(cell, dataset),
         dataset=dataset,
@@ -133,7 +215,13 @@ def make_job(folder: Path, cell: Cell, dataset: Dataset, device: torch.device, f
         precision=cell.precision,
         device=device,
         folder=folder,
-        heartbeat=lambda **progress: write_status(folder, "running", **fixed, **progress),
+        order=config.order,
+        patience=config.patience,
+        loop=config.loop,
+        ranks=ranks,
+        flops_per_image=cell.cost.training_flops_per_image,
+        peak_flops=(peak or 0.0) * ranks.count,
+        heartbeat=heartbeat,
     )
 
 
@@ -143,16 +231,21 @@ def initial_model(cell: Cell, dataset: Dataset) -> nn.Module:
     model = cell.config.model
     if model.vit is not None and cell.config.recipe.dropout:
         model = replace(model, vit=replace(model.vit, dropout=cell.config.recipe.dropout))
-    return build_model(model, dataset.num_classes, dataset.channels)
+    built = build_model(model, dataset.num_classes, dataset.channels)
+    set_stochastic_depth(built, cell.config.recipe.stochastic_depth)
+    return built
 
 
 def train_columns(job: TrainJob, cell: Cell) -> dict[str, Any]:
     """Train to the horizon, test the best checkpoint, and return the columns of `runs` that follow from it."""
-    progress = train(job)
+    with start_tracker(cell.config, cell.run_id, job.folder, job.ranks.first) as job.mirror:
+        progress = train(job)
     trained_at, cpu_at = time.perf_counter(), time.process_time()
     final_digest = checkpoint.parameters_sha256(job.model)
+    if not job.ranks.first:
+        return {}
     checkpoint.load_model(job.model, checkpoint.load(best_path(job.folder))[0])
-    test = evaluate_split(job, "test")
+    test = evaluate_split(job, "test", ranks=ALONE)
     best, final = progress.best, progress.final
     assert best is not None
     assert final is not None
@@ -176,14 +269,16 @@ def train_columns(job: TrainJob, cell: Cell) -> dict[str, Any]:
         "test_samples": test.samples,
         "distinct_origins": distinct_origins(job.dataset, job.window),
         "parameters_sha256": final_digest,
-        "device_seconds_train": progress.device_seconds,
-        "device_seconds_total": progress.total_seconds + time.perf_counter() - trained_at,
+        "device_seconds_train": progress.device_seconds * job.ranks.count,
+        "device_seconds_total": (progress.total_seconds + time.perf_counter() - trained_at) * job.ranks.count,
         "cpu_seconds": progress.cpu_seconds + time.process_time() - cpu_at,
         "images_per_second": progress.samples_seen / progress.device_seconds,
     }
 
 
-def closing_columns(cell: Cell, columns: dict[str, Any], device: torch.device, fixed: dict[str, Any]) -> dict[str, Any]:
+def closing_columns(
+    cell: Cell, columns: dict[str, Any], device: torch.device, ranks: Ranks, fixed: dict[str, Any]
+) -> dict[str, Any]:
     """Everything else in a row of `runs`: what the cell is, and what it ran on."""
     config = cell.config
     environment = describe(device_kind(device))
@@ -210,7 +305,7 @@ def closing_columns(cell: Cell, columns: dict[str, Any], device: torch.device, f
         "precision": cell.precision,
         "attention": cell.attention,
         "device_kind": device_kind(device),
-        "device_count": 1,
+        "device_count": ranks.count,
         "threads": config.launcher.threads,
         "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "attempt": fixed["attempt"],
@@ -245,18 +340,6 @@ def run_transfer(folder: Path, cell: Cell, job: TrainJob) -> None:
     write_json(path, {"transfer_id": cell.transfer_id, "config": asdict(config.transfer), "rows": rows})
 
 
-@contextmanager
-def lock(folder: Path) -> Iterator[bool]:
-    """Whether this process alone has the run; the lock goes with its holder, however that ends."""
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
-
-
 def device_kind(device: torch.device) -> str:
     """The device as torch or the system names it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
@@ -273,4 +356,4 @@ def last_line(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(execute(Path(sys.argv[1])))
+    sys.exit(execute(Path(sys.argv[1]), *sys.argv[2:3]))

@@ -24,6 +24,12 @@ def sweeps_dir() -> Path:
     return _shipped("sweeps")
 
 
+def user_config_dir() -> Path | None:
+    """A folder of the user's with groups and studies beside ours (`--config-dir`, $HARNESS_CONFIG_DIR)."""
+    text = os.environ.get("HARNESS_CONFIG_DIR")
+    return Path(text).resolve() if text else None
+
+
 def data_root() -> Path:
     """Root of packed data sets: $HARNESS_DATA, else ./data."""
     return Path(os.environ.get("HARNESS_DATA") or "data")

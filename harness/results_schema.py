@@ -40,8 +40,8 @@ RUNS: dict[str, Column] = {
     "samples_seen_at_best": Column("int", "of which up to the best validation result"),
     "exaflops_spent": Column("float", "training_flops_per_image x samples_seen / 1e18"),
     "exaflops_at_best": Column("float", "training_flops_per_image x samples_seen_at_best / 1e18"),
-    "best_val_top1": Column("float", "best validation top-1 along the full horizon"),
-    "test_top1": Column("float", "test top-1 of the checkpoint with the best validation top-1"),
+    "best_val_top1": Column("float", "validation top-1 at the best evaluation along the horizon"),
+    "test_top1": Column("float", "test top-1 of the checkpoint with the best validation result"),
     "train_top1_at_best": Column("float", "top-1 on the fixed sample of the training subset, at the best evaluation"),
     "train_top1_final": Column("float", "the same at the end of the horizon"),
     "val_top1_final": Column("float", "validation top-1 at the end of the horizon"),
@@ -58,10 +58,14 @@ RUNS: dict[str, Column] = {
     "device_count": Column("int", "devices of the run"),
     "threads": Column("int", "CPU threads of the run"),
     "parameters_sha256": Column("str", "digest of the final parameters: equal digests, equal networks"),
-    "device_seconds_train": Column("float", "seconds in training steps, summed over attempts", volatile=True),
-    "device_seconds_total": Column("float", "seconds of the whole run, evaluation included", volatile=True),
-    "cpu_seconds": Column("float", "CPU time of the process, all attempts", volatile=True),
-    "images_per_second": Column("float", "samples_seen / device_seconds_train", volatile=True),
+    "device_seconds_train": Column(
+        "float", "seconds in training steps, summed over attempts and devices", volatile=True
+    ),
+    "device_seconds_total": Column(
+        "float", "seconds of the whole run, evaluation included, times devices", volatile=True
+    ),
+    "cpu_seconds": Column("float", "CPU time of all processes and attempts", volatile=True),
+    "images_per_second": Column("float", "samples_seen x device_count / device_seconds_train", volatile=True),
     "tpu_v3_core_days_equivalent": Column(
         "float",
         "exaflops_spent / 2.304: ViT-L/16's 1567 exaFLOPs (Table 6) in 680 TPUv3-core-days (Table 2)",

@@ -16,7 +16,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,26 @@ def write_atomic(path: Path, data: str | bytes, durable: bool = True) -> None:
     """Write so that a reader, or a crash at any moment, finds either the old content or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    content = data.encode() if isinstance(data, str) else data
+    try:
+        with naming(path, len(content)), open(temporary, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:  # a full disk gets its room back, and the old content is still there
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def naming(path: Path, size_bytes: int) -> Iterator[None]:
+    """An OSError inside says which file it is about and how much was to be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror} ({size_bytes:,} bytes to write)", str(path)) from error
 
 
 def write_json(path: Path, value: Any, durable: bool = True) -> None:
@@ -108,7 +123,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 def append_metrics(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Add rows to metrics.jsonl."""
     text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-    with open(folder / "metrics.jsonl", "a") as file:
+    with naming(folder / "metrics.jsonl", len(text)), open(folder / "metrics.jsonl", "a") as file:
         file.write(text)
 
 

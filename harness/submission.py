@@ -1,20 +1,25 @@
-"""A run between its plan and its execution: frozen configuration, and whether anything is left to do.
+"""A run between its plan and its execution: frozen configuration, whether anything is left to do, and how it ended.
 
 Needs no torch: a launcher that finds everything finished answers at once.
 """
 
+import signal
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
 from harness.cell import Cell
 from harness.config import TrainConfig
 from harness.errors import HarnessError
-from harness.run_folder import read_result, write_atomic
+from harness.run_folder import read_result, read_status, write_atomic, write_status
+from harness.run_lock import EXIT_BUSY as EXIT_BUSY
 
-EXIT_BUSY = 75  # another process has the run
+EXIT_FAILED = 1
+EXIT_DISK_FULL = 74  # failed, and there was no room to say so in status.json
+EXIT_REQUEUE = 85  # asked to stop, made a checkpoint: start it again and it goes on
+KEPT = ("attempt", "failures", "started_at", "host", "samples_seen", "horizon_samples", "best_val_top1")
 
 
 def submit(cell: Cell, study_dir: Path) -> Path:
@@ -58,3 +63,54 @@ def is_complete(folder: Path, config_hash: str, transfer_id: str) -> bool:
 def transfer_file(folder: Path, transfer_id: str) -> Path:
     """Where the rows of a target and protocol are."""
     return folder / "transfer" / f"{transfer_id}.json"
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint files of a run."""
+    return sorted(path for path in (folder / "checkpoints").glob("*") if path.is_file())
+
+
+def prune(folder: Path, keep: str) -> None:
+    """Of a finished run's checkpoints keep the best, or all of them. Raises HarnessError for another wish."""
+    if keep not in ("best", "all"):
+        raise HarnessError(f"keep={keep}: use best or all")
+    for path in checkpoints(folder) if keep == "best" else []:
+        if not path.name.startswith("best."):
+            path.unlink()
+
+
+def settle(folder: Path, exit_code: int, out_of_memory: bool = False) -> dict[str, Any]:
+    """status.json of a run whose process ended without a result: what it wrote itself, else what its exit code says.
+
+    Args:
+        exit_code: as multiprocessing gives it: negative for a signal.
+        out_of_memory: the kernel killed a process for memory while the run was going on.
+    """
+    status = read_status(folder)
+    if status.get("state") == "failed":
+        return status
+    kept = {key: status[key] for key in KEPT if key in status}
+    if exit_code == EXIT_REQUEUE:
+        state, reason, error = "waiting", "interrupted", "asked to stop; goes on from its checkpoint"
+    else:
+        state, (reason, error) = "failed", cause(exit_code, out_of_memory)
+        kept["failures"] = int(kept.get("failures") or 0) + 1
+    try:
+        write_status(folder, state, reason, error=error, **kept)
+    except OSError as full:
+        error += f" (and status.json cannot be written: {full})"
+    return {**kept, "state": state, "reason": reason, "error": error}
+
+
+def cause(exit_code: int, out_of_memory: bool) -> tuple[str, str]:
+    """Reason and message of a process that could not say them itself."""
+    if exit_code == EXIT_DISK_FULL:
+        return "disk_full", "no space left, not even for status.json; see log.txt"
+    if exit_code >= 0:
+        return "error", f"exit code {exit_code}; see log.txt"
+    name = signal.Signals(-exit_code).name
+    if out_of_memory and -exit_code == signal.SIGKILL:
+        return "out_of_memory", f"killed by {name} when the kernel ran out of memory (its count of such kills rose)"
+    if -exit_code == signal.SIGBUS:
+        return "killed", f"killed by {name}: most often /dev/shm is too small (df -h /dev/shm)"
+    return "killed", f"killed by {name}"

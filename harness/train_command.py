@@ -6,15 +6,10 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from harness.cell import resolve
-from harness.compose import compose, to_config
+from harness.compose import compose, search_path, to_config
 from harness.config import TrainConfig, register_schema
-from harness.data.manifest import dataset_folder, open_dataset
 from harness.errors import HarnessError
-from harness.experiment import execute
-from harness.paths import conf_dir, data_root, runs_root
-from harness.run_folder import read_result, study_folder
-from harness.submission import is_complete, submit
+from harness.paths import conf_dir, user_config_dir
 
 
 def train_command(arguments: list[str]) -> int:
@@ -22,7 +17,11 @@ def train_command(arguments: list[str]) -> int:
     if not any(word.startswith("-") for word in arguments):
         return run_one(compose(arguments))
     register_schema()
-    sys.argv = ["harness train", *arguments]
+    search_path()  # raises when the user's folder is not there
+    folder = [f"--config-dir={user_config_dir()}"] if user_config_dir() else []
+    overrides = [word for word in arguments if "=" in word and not word.startswith("-")]
+    flags = [word for word in arguments if word not in overrides]
+    sys.argv = ["harness train", *folder, *flags, *overrides]  # Hydra itself takes overrides in one place alone
     hydra.main(version_base="1.3", config_path=str(conf_dir().resolve()), config_name="train")(hydra_main)()
     return 0
 
@@ -36,6 +35,13 @@ def hydra_main(raw: DictConfig) -> None:
 
 def run_one(config: TrainConfig) -> int:
     """Train one cell in this process and print what came out. A finished run is shown, not trained again."""
+    from harness.cell import resolve  # torch comes with some of these; completion and --cfg do without
+    from harness.data.manifest import dataset_folder, open_dataset
+    from harness.experiment import execute
+    from harness.paths import data_root, runs_root
+    from harness.run_folder import study_folder
+    from harness.submission import is_complete, submit
+
     dataset = open_dataset(dataset_folder(config.data, data_root()), allow_shell=config.data.allow_shell)
     cell = resolve(config, dataset)
     folder = study_folder(runs_root(), config.study, dataset.name) / cell.run_id
@@ -54,6 +60,8 @@ def run_one(config: TrainConfig) -> int:
 
 def show(folder: Path) -> None:
     """The numbers that people look for first."""
+    from harness.run_folder import read_result
+
     result = read_result(folder)
     assert result is not None
     for name in ("best_val_top1", "test_top1", "train_top1_at_best"):

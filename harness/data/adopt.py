@@ -21,6 +21,7 @@ from harness.data.finish import Dropped, write_dropped
 from harness.data.foreign_shard import ShardIndex, index_shard, kinds_of_labels
 from harness.data.manifest import FORMAT_VERSION, INDEX, dataset_folder, index_path, sealed
 from harness.data.order import hash_words, permute
+from harness.data.pack import locked
 from harness.data.remote import fetch_unknown
 from harness.data.subset import parse_size
 from harness.data.urls import expand, scheme_of
@@ -30,6 +31,7 @@ from harness.run_folder import read_json, write_json
 
 SOURCE = "foreign"
 RECORDS = ".indexing"
+SPLITS = ("train", "val", "test")
 _HELD_OUT = 3  # keeps the key of the permutation that picks held-out samples apart from the orders'
 
 
@@ -86,15 +88,17 @@ def adopt(cfg: DataConfig, root: Path, what: Adoption) -> Path:
     for name in names:
         if scheme_of(name) is None and not Path(name).is_file():
             raise DatasetError(f"{name}: no such file")
-    prepare(folder, {"patterns": what.patterns, "label": what.label, "decode": what.decode}, what.force)
     try:
-        records = {split: read_shards(folder, split, shards[split], cfg, what) for split in shards}
+        root.mkdir(parents=True, exist_ok=True)
+        with locked(root / f".{cfg.name}.lock", what.progress):
+            prepare(folder, {"patterns": what.patterns, "label": what.label, "decode": what.decode}, what.force)
+            records = {split: read_shards(folder, split, shards[split], cfg, what) for split in shards}
+            write_manifest(folder, cfg, what, records)
+            shutil.rmtree(folder / RECORDS)
     except BrokenProcessPool as error:
         raise DatasetError(f"{folder}: an indexing process was killed; the same command goes on from there") from error
     except OSError as error:
         raise DatasetError(f"{folder}: indexing stopped ({error}); the same command goes on from there") from error
-    write_manifest(folder, cfg, what, records)
-    shutil.rmtree(folder / RECORDS)
     return folder
 
 
@@ -187,10 +191,12 @@ def write_manifest(folder: Path, cfg: DataConfig, what: Adoption, records: dict[
         sizes,
         {split: [record.digest for record in found] for split, found in records.items()},
     )
-    splits = {
-        name: write_split(folder, name, records[origin], chosen, number_of, len(names))
-        for name, (origin, chosen) in split_rows(cfg, what, records).items()
-    }
+    owners = assigned(cfg, sizes, sum(record.total for record in records["train"]))
+    splits = {}
+    for number, name in enumerate(SPLITS):
+        origin = name if name in records else "train"
+        chosen = None if origin != "train" else owners == number
+        splits[name] = write_split(folder, name, records[origin], chosen, number_of, len(names))
     manifest = {
         "format_version": FORMAT_VERSION,
         "name": cfg.name,
@@ -257,31 +263,18 @@ def held_out(cfg: DataConfig, what: Adoption, records: dict[str, list[Record]]) 
     return {name: parse_size(text, total) for name, text in sizes.items() if name not in what.patterns}
 
 
-def split_rows(
-    cfg: DataConfig, what: Adoption, records: dict[str, list[Record]]
-) -> dict[str, tuple[str, np.ndarray | None]]:
-    """{split: (pattern's split, sorted positions in it; None: all)}. What is held out is drawn uniformly.
+def assigned(cfg: DataConfig, sizes: dict[str, int], total: int) -> np.ndarray:
+    """The split of every sample of the first pattern, as a number of SPLITS; what is held out is drawn uniformly.
 
     Raises DatasetError where nothing is left to train on.
     """
-    total = sum(record.total for record in records["train"])
-    sizes = held_out(cfg, what, records)
-    if sum(sizes.values()) >= total:
+    count = sum(sizes.values())
+    if count >= total:
         raise DatasetError(f"{total:,} images; held out are {sizes}: nothing is left to train on")
-    drawn = permute(np.arange(sum(sizes.values())), total, hash_words(cfg.seed, _HELD_OUT))
-    parts: dict[str, tuple[str, np.ndarray | None]] = {}
-    start = 0
-    for name, size in sizes.items():
-        parts[name] = ("train", np.sort(drawn[start : start + size]))
-        start += size
-    rest: np.ndarray | None = None
-    if sizes:
-        keep = np.ones(total, bool)
-        keep[drawn] = False
-        rest = np.flatnonzero(keep)
-    parts["train"] = ("train", rest)
-    parts |= {name: (name, None) for name in what.patterns if name != "train"}
-    return {name: parts[name] for name in ("train", "val", "test")}
+    drawn = permute(np.arange(count), total, hash_words(cfg.seed, _HELD_OUT))
+    owners = np.zeros(total, np.uint8)
+    owners[drawn] = np.repeat([SPLITS.index(name) for name in sizes], list(sizes.values()))
+    return owners
 
 
 def write_split(
@@ -293,7 +286,7 @@ def write_split(
     classes: int,
 ) -> dict[str, Any]:
     """One split's index, a shard at a time; returns its part of the manifest. Shards without a sample are left out."""
-    samples = sum(record.total for record in records) if chosen is None else len(chosen)
+    samples = sum(record.total for record in records) if chosen is None else int(chosen.sum())
     if samples == 0:
         raise DatasetError(f"split {split}: none of its images can be used; {folder / 'dropped.csv'} names them")
     shards: list[dict[str, Any]] = []
@@ -306,7 +299,7 @@ def write_split(
             rows = np.load(record.rows)
             stop = start + len(rows)
             if chosen is not None:
-                rows = rows[chosen[slice(*np.searchsorted(chosen, (start, stop)))] - start]
+                rows = rows[chosen[start:stop]]
             start = stop
             if len(rows):
                 rows["label"] = np.array([number_of(text) for text in record.labels], np.int64)[rows["label"]]

@@ -129,7 +129,7 @@ def read_index(dataset: Dataset, split: str) -> tuple[np.ndarray | None, list[st
     samples, shards = dataset.splits[split].samples, len(dataset.splits[split].shards)
     if len(index) != samples:
         return None, [f"{path}: {len(index)} rows, the manifest says {samples}"]
-    if (np.diff(number_of.astype(np.int64)) < 0).any() or number_of.max(initial=0) >= shards:
+    if (number_of[1:] < number_of[:-1]).any() or number_of.max(initial=0) >= shards:
         return None, [f"{path}: its rows are not in the order of the shards"]
     return index, []
 
@@ -172,7 +172,7 @@ def check_shard(task: ShardCheck) -> Found:
     except (tarfile.TarError, OSError, EOFError) as error:
         problems.append(f"{name}: not a whole tar ({error}){last}")
     if len(keys) != task.entry["samples"]:
-        problems.append(f"{name}: {len(keys)} samples, the manifest says {task.entry['samples']}")
+        problems.append(f"{name}: {len(keys)} samples, the manifest says {task.entry['samples']}{last}")
     if len(problems) > PROBLEMS_A_SHARD:
         more = len(problems) - PROBLEMS_A_SHARD
         problems = [*problems[:PROBLEMS_A_SHARD], f"{name}: and {more} problems more"]

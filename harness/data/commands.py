@@ -84,7 +84,8 @@ def index_command(cfg: DataConfig, what: Adoption) -> int:
     if not found.shuffled:
         print(
             f"warning: {dataset.folder}: subsets are prefixes of an order that is not shuffled: small ones lack "
-            "classes, and training sees a few classes at a time. Pack the shards anew (harness data pack) for a study",
+            "classes, and training sees a few classes at a time. For a study, pack the shards anew: "
+            "harness data pack webdataset data.path=…",
             file=sys.stderr,
         )
     return 0
@@ -113,7 +114,8 @@ def show_command(folder: Path, subset: str | None, draw: int, sheet: Path | None
         counts += np.bincount(rows["label"][positions], minlength=dataset.num_classes)
     low, middle, high = int(counts.min()), float(np.median(counts)), int(counts.max())
     print(f"  train subset of {chosen.size:,} (draw {draw}): {low:,} to {high:,} images a class, median {middle:g};")
-    print(f"  {distinct_origins(rows, chosen):,} distinct originals; {(counts == 0).sum()} classes without an image")
+    originals = "" if dataset.adopted else f"{distinct_origins(rows, chosen):,} distinct originals; "
+    print(f"  {originals}{(counts == 0).sum()} classes without an image")
     print(f"  packed order: {measure(rows['label'])}")
     print_classes(dataset.class_names, counts, subset is not None)
     if sheet is not None:

@@ -5,7 +5,9 @@ environment or ~/.config/fsspec. Only a `pipe:` URL, which the user must have al
 """
 
 import random
+import signal
 import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -49,6 +51,8 @@ def download(url: str, file: BinaryIO, size: int) -> None:
                 ) from error
             chunk = max(SMALLEST_CHUNK_BYTES, chunk // 2)
             wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (failures - 1))
+            if failures > 1:  # one failure is nothing to speak of
+                print(f"{url}: {describe(error)} at byte {start:,}; trying again", file=sys.stderr, flush=True)
             time.sleep(wait * random.uniform(0.5, 1))
             continue
         chunk = min(CHUNK_BYTES, 2 * chunk)
@@ -94,16 +98,19 @@ def open_filesystem(url: str) -> tuple[Any, str, dict[str, Any]]:
     from fsspec.asyn import AsyncFileSystem
 
     options: dict[str, Any] = {}
-    if scheme_of(url) in ("http", "https"):
+    http = scheme_of(url) in ("http", "https")
+    if http:
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_SECONDS, sock_read=STALL_SECONDS)
-        options = {"client_kwargs": {"timeout": timeout}}
+        # identity: offsets are those of the file, not of what a server makes of it on the way
+        options = {"client_kwargs": {"timeout": timeout}, "headers": {"Accept-Encoding": "identity"}}
     try:
         fs, path = fsspec.core.url_to_fs(url, **options)
     except (ImportError, ValueError) as error:
         raise DatasetError(f"{url}: {error}") from error
-    return fs, path, {"timeout": STALL_SECONDS} if isinstance(fs, AsyncFileSystem) else {}
+    # http minds stalls itself: without ranges, a whole shard that comes slowly is no stall
+    return fs, path, {"timeout": STALL_SECONDS} if isinstance(fs, AsyncFileSystem) and not http else {}
 
 
 def is_final(error: Exception) -> bool:
@@ -127,10 +134,12 @@ def forget_frames(error: BaseException | None) -> None:
 
 def describe(error: Exception) -> str:
     """An error in a few words; those of time-outs have none of their own."""
+    import asyncio
+
     status = getattr(error, "status", None)
     if isinstance(error, FileNotFoundError):
         return "not found"
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):  # one class from Python 3.11 on
         return f"no answer within {STALL_SECONDS:g} s"
     if isinstance(status, int):
         return f"the server answers {status}"
@@ -140,13 +149,18 @@ def describe(error: Exception) -> str:
 def run_command(command: str, url: str, file: BinaryIO, size: int) -> None:
     """Everything that a shell command writes, into `file`. Raises DatasetError when it fails or is not `size` long."""
     file.truncate(0)
-    done = subprocess.run(command, shell=True, stdout=file, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(command, shell=True, stdout=file, stderr=subprocess.PIPE, check=False, preexec_fn=heed_ctrl_c)
     file.seek(0, 2)
     if done.returncode or file.tell() != size:
         words = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise DatasetError(
             f"{url}: exit code {done.returncode}, {file.tell():,} of {size:,} bytes{': ' + words[0] if words else ''}"
         )
+
+
+def heed_ctrl_c() -> None:
+    """In a command's process: workers ignore SIGINT, since their parent decides; a command ends with the terminal."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def command_size(url: str) -> int:

@@ -45,7 +45,7 @@ def open_image(data: bytes | memoryview, channels: int) -> Image.Image:
     return read_image(data, channels)[0]
 
 
-def read_image(data: bytes | memoryview, channels: int) -> tuple[Image.Image, list[str]]:
+def read_image(data: bytes | memoryview, channels: int, max_pixels: int = MAX_PIXELS) -> tuple[Image.Image, list[str]]:
     """`open_image`, and the names of the conversions that it took: first_frame, exif_orientation, … ."""
     if not data:
         raise BadImageError("empty", "no bytes")
@@ -55,7 +55,7 @@ def read_image(data: bytes | memoryview, channels: int) -> tuple[Image.Image, li
             image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
         except Exception as error:  # damaged files make Pillow's readers raise nearly anything
             raise BadImageError("not_an_image", str(error)) from error
-        if image.width * image.height > MAX_PIXELS:
+        if image.width * image.height > max_pixels:
             raise BadImageError("too_large", f"{image.width} x {image.height} pixels")
         try:
             image.seek(0)

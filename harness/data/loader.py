@@ -25,6 +25,7 @@ from harness.data.subset import Window
 from harness.errors import ConfigError, DatasetError
 
 ORDER_AHEAD_SAMPLES = 65_536  # computed at once: a permutation of 128 numbers is all overhead
+EPOCHS_AHEAD = 16  # at most: of a tiny subset, each epoch is a permutation of its own
 
 
 class Batch(NamedTuple):
@@ -119,7 +120,7 @@ def window_batches(
     window: Window, seed: int, batch_size: int, start: int, blocks: BlockOrder | None
 ) -> Iterator[np.ndarray]:
     """Positions in the split of every global batch from `start` samples on, without end."""
-    batches = max(1, ORDER_AHEAD_SAMPLES // batch_size)
+    batches = max(1, min(ORDER_AHEAD_SAMPLES, EPOCHS_AHEAD * window.size) // batch_size)
     count = batches * batch_size
     while True:
         ahead = order_batch(seed, start, count, window.size) if blocks is None else blocks.batch(start, count)

@@ -25,7 +25,18 @@ from harness.errors import DatasetError, HarnessError
 from harness.run_folder import read_json, write_json
 
 # Fields that change nothing that is packed. Where the source lies is not what it holds: its fingerprint covers that.
-NOT_IN_IDENTITY = ("title", "licence", "origin", "pack_on_demand", "max_dropped", "path", "fonts", "allow_shell")
+NOT_IN_IDENTITY = (
+    "title",
+    "licence",
+    "origin",
+    "pack_on_demand",
+    "max_dropped",
+    "path",
+    "fonts",
+    "allow_shell",
+    "fetch",
+    "raw",
+)
 RECORDS = ".packing"
 
 
@@ -72,6 +83,7 @@ def pack_locked(cfg: DataConfig, folder: Path, workers: int, force: bool, progre
         print(f"{folder}: {len(tasks) - len(missing)} of {len(tasks)} shards are there; going on")
     write_shards(missing, source, folder, records, workers, progress)
     finish(folder, records, cfg, identity_of(cfg), source, tasks)
+    source.done()
 
 
 def identity_of(cfg: DataConfig) -> dict[str, Any]:

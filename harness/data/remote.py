@@ -10,12 +10,15 @@ import fcntl
 import hashlib
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from harness.data.download import download, remote_size, reread
 from harness.data.subset import parse_size
 from harness.errors import ConfigError, DatasetError
+from harness.paths import cache_root
 
 DEFAULT_LIMIT = "50G"
 WRONG_BYTES = 2  # downloads whose sha256 differs before that is an error
@@ -25,10 +28,7 @@ WAIT_SECONDS = 0.2
 
 def cache_folder() -> Path:
     """Where shards are kept."""
-    root = os.environ.get("HARNESS_CACHE")
-    if root is None:
-        root = str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness")
-    return Path(root) / "shards"
+    return cache_root() / "shards"
 
 
 def limit_bytes() -> int:
@@ -61,10 +61,11 @@ class RemoteShard(NamedTuple):
         Raises DatasetError naming the URL when it cannot be read or holds other bytes than the manifest says.
         """
         while not self.path.exists():
-            part = reserve(self.sha256, self.size, self.url)
-            if part is not None:
-                with part:
-                    self._fill(part)
+            with kept(self.url):
+                part = reserve(self.sha256, self.size, self.url)
+                if part is not None:
+                    with part:
+                        self._fill(part)
         touch(self.path)
         return self.path
 
@@ -102,12 +103,24 @@ def fetch_unknown(url: str) -> RemoteShard:
     size, key = remote_size(url), hashlib.sha256(url.encode()).hexdigest()
     while (part := reserve(key, size, url)) is None:
         pass
-    with part:
+    with kept(url), part:
         part.truncate(0)  # it may be of another day, and there is no sha256 to tell
         download(url, part, size)
         shard = RemoteShard(url, size, sha256_of(part))
         Path(part.name).rename(shard.path)
     return shard
+
+
+@contextmanager
+def kept(url: str) -> Iterator[None]:
+    """A full disk, or a cache that may not be written, as an error that says which."""
+    try:
+        yield
+    except OSError as error:
+        raise DatasetError(
+            f"{url}: cannot be kept in {cache_folder()} ({error.strerror or error}): free some space, put "
+            "HARNESS_CACHE elsewhere, or lower HARNESS_CACHE_BYTES"
+        ) from error
 
 
 def reserve(key: str, size: int, url: str) -> BinaryIO | None:

@@ -6,6 +6,7 @@ memory of the process: 9 GB after 6,000 rows of an index of 8.4 GB.
 
 import os
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 
@@ -23,6 +24,12 @@ class Rows:
 
     def __len__(self) -> int:
         return self._length
+
+    @overload
+    def __getitem__(self, positions: int) -> np.void: ...
+
+    @overload
+    def __getitem__(self, positions: np.ndarray) -> np.ndarray: ...
 
     def __getitem__(self, positions: int | np.ndarray) -> np.ndarray | np.void:
         """Raises IndexError for a position outside, OSError for a file that has become shorter."""

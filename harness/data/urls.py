@@ -13,6 +13,7 @@ from harness.errors import ConfigError
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 SHELL_SCHEMES = frozenset({"pipe", "sh", "bash", "shell", "cmd", "exec"})
+SECRETS = re.compile(r"(?i)^[a-z0-9+.-]+://[^/?#]*:[^/?#]*@|[?&](x-(amz|goog)-)?(sig|signature|token|key|password)=")
 MOST_SHARDS = 200_000  # of one pattern
 
 
@@ -26,13 +27,20 @@ def scheme_of(text: str) -> str | None:
 
 
 def check_url(text: str, allow_shell: bool) -> None:
-    """Raises ConfigError for a URL whose reading would run a command, unless that is allowed."""
+    """Raises ConfigError for a URL whose reading would run a command, unless that is allowed, and for one with secrets
+    in it.
+    """
     if text.lstrip().startswith(("|", "!")) or (scheme_of(text.lstrip()) in SHELL_SCHEMES):
         if allow_shell:
             return
         raise ConfigError(
             f"{text}: reading it would run a shell command. Give an https://, s3://, gs://, … URL or a path, or, if "
             "you trust that command, data.allow_shell=true"
+        )
+    if SECRETS.search(text) and scheme_of(text) is not None:
+        raise ConfigError(
+            "a URL with a password, token or signature in it would be written to the manifest: give it without, and "
+            "put credentials where fsspec looks for them (the environment, ~/.config/fsspec)"
         )
     if "::" in text and scheme_of(text) is not None:
         raise ConfigError(f"{text}: chained URLs (::) are not read; name the shards themselves")

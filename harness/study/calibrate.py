@@ -41,7 +41,7 @@ def device_name(kind: str) -> str:
         return processor_name()
     import torch
 
-    return torch.cuda.get_device_name()
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "a GPU that is not here"
 
 
 def calibration_path(root: Path) -> Path:
@@ -92,7 +92,7 @@ def time_steps(cell: Cell, channels: int) -> float:
 
     def some_steps() -> int:
         for _ in range(STEPS_BETWEEN_READS):
-            loss = training_step(model, optimizer, images, labels, config.recipe, cell.precision)
+            loss = training_step(model, optimizer, images, labels, config.recipe, cell.precision).loss
         loss.item()  # wait for the device, as the training loop does now and then
         return STEPS_BETWEEN_READS
 

@@ -1,4 +1,4 @@
-"""The commands about studies: plan, run, status, results, report."""
+"""The commands about studies: plan, calibrate, results, report."""
 
 import json
 import tempfile
@@ -12,8 +12,7 @@ from harness.errors import ConfigError
 from harness.paths import runs_root
 from harness.run_folder import study_folder, write_json
 from harness.study import collect, spec
-from harness.study.console import wide_console
-from harness.study.status import remaining_seconds, study_states, unplanned
+from harness.study.console import duration, wide_console
 
 NOT_AXES_WARNING = "status, results and report read what `harness run` left; of overrides they take data=NAME alone"
 
@@ -103,75 +102,6 @@ def calibrate_command(name: str, overrides: list[str]) -> int:
         print(f"  {cell.config.model.name:20s} {speed:10,.0f} images/s  {flops / 1e9:8.1f} GFLOP/s a run")
     print(calibrate.calibration_path(runs_root()))
     return 0
-
-
-def run_command(name: str, overrides: list[str]) -> int:
-    """Start every run that is not finished; the same command goes on after anything."""
-    from harness.data.declared import refuse_declared
-    from harness.study import launch
-    from harness.study import plan as planning
-
-    plan = planning.make(name, overrides)
-    refuse_declared(plan.dataset)
-    planning.check_budget(plan)
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    planning.record(plan)
-    print_skipped(plan.skipped)
-    left_alone = unplanned(plan.folder, [cell.run_id for cell in plan.cells])
-    if left_alone:
-        print(f"{len(left_alone)} run folders belong to no cell of this study any more and are left alone: ")
-        print("  " + ", ".join(left_alone[:5]) + (" …" if len(left_alone) > 5 else ""))
-    outcome = launch.run(plan)
-    print(
-        f"{plan.name}@{plan.dataset.name}: {len(outcome.finished)} runs finished now, "
-        f"{len(outcome.already_finished)} before, {len(outcome.failed)} failed; folder {plan.folder}"
-    )
-    for run_id, reason in outcome.failed.items():
-        print(f"\nfailed: {run_id}\n  {reason}")
-    if outcome.interrupted:
-        print("interrupted; the same command goes on from the last checkpoints")
-    return outcome.exit_code
-
-
-def status_command(name: str, overrides: list[str]) -> int:
-    """Print where every run of a study stands."""
-    folder = instance_folder(name, overrides)
-    plan = collect.read_plan(folder)
-    run_ids = [row["run_id"] for row in plan["runs"]]
-    states = study_states(folder, run_ids)
-    horizons = {row["run_id"]: row["samples_seen"] for row in plan["runs"]}
-    table = Table(title=f"{plan['name']}@{plan['dataset']}")
-    for header in ("run", "state", "progress", "images/s", "best val top-1", "attempt", "note"):
-        table.add_column(header, justify="left" if header in ("run", "state", "note") else "right")
-    for state in states:
-        table.add_row(*status_row(state, horizons[state["run_id"]]))
-    console = wide_console()
-    console.print(table)
-    counts = {s: sum(state["state"] == s for state in states) for s in ("finished", "running", "waiting", "failed")}
-    running = max(1, counts["running"])
-    seconds = remaining_seconds(states, horizons, running)
-    left = "" if seconds is None else f" · {duration(seconds)} left"
-    console.print(", ".join(f"{count} {state}" for state, count in counts.items()) + left, highlight=False)
-    for run_id in unplanned(folder, run_ids):
-        console.print(f"not in the study any more: {run_id}", highlight=False)
-    return 0
-
-
-def status_row(state: dict[str, Any], horizon: int) -> list[str]:
-    """One line of the status table."""
-    seen = horizon if state["state"] == "finished" else int(state.get("samples_seen") or 0)
-    best = state.get("best_val_top1")
-    speed = state.get("images_per_second") if state["state"] == "running" else None
-    note = f"{state['reason']}: {state.get('error') or ''}" if state["state"] == "failed" else ""
-    return [
-        state["run_id"],
-        state["state"],
-        f"{100 * seen / horizon:.0f} %",
-        "" if speed is None else f"{float(speed):,.0f}",
-        "" if best is None else f"{100 * float(best):.1f} %",
-        str(state.get("attempt") or ""),
-        note.strip(),
-    ]
 
 
 def results_command(name: str, overrides: list[str], out: Path, form: str) -> int:
@@ -288,12 +218,3 @@ def print_skipped(skipped: list[dict[str, Any]]) -> None:
     """Say which sizes are left out, and why."""
     for item in skipped:
         print(f"subset {item['subset']} is left out: {item['reason']}")
-
-
-def duration(seconds: float) -> str:
-    """'35 s', '12 min', '3.4 h', '2.1 days'."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86_400:.1f} days"

@@ -1,25 +1,40 @@
-"""Start what is not finished: every run a process of its own, so many at a time, failures kept apart.
+"""Start what is not finished on this machine: every run a process of its own, as many as fit, failures kept apart.
 
 The launcher trusts nothing but run folders: a run is finished when its result.json is there. Killed at any moment,
 launcher or runs, the same command goes on where it stopped.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FrameType
 
 from harness.cell import Cell
-from harness.run_folder import read_status, write_status
-from harness.study.plan import Plan, slots_of
+from harness.run_folder import read_status
+from harness.run_lock import holder
+from harness.study.plan import Plan
 from harness.study.progress import Reporter
-from harness.submission import EXIT_BUSY, is_complete, submit
+from harness.study.slots import Machine, Placed, machine_of, need_of, place
+from harness.study.todo import TO_RUN, Todo, What
+from harness.submission import EXIT_BUSY, EXIT_REQUEUE, is_complete, settle, submit
 
-STOP_GRACE_SECONDS = 10.0
+STOP_GRACE_SECONDS = 30.0  # for a last checkpoint
 LOG_TAIL_LINES = 6
+EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
+FORKSERVER_GONE = 255  # what multiprocessing says of a process whose fork server was killed: nothing is known of it
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+class Terminated(BaseException):
+    """SIGTERM: the launcher is asked to end, and its runs with it."""
 
 
 @dataclass
@@ -28,14 +43,13 @@ class Outcome:
 
     already_finished: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)  # run_id -> reason and last lines of its log
-    interrupted: bool = False
+    failed: dict[str, str] = field(default_factory=dict)  # run_id -> reason and error
+    not_started: list[str] = field(default_factory=list)  # after --max-failures
+    exit_signal: int = 0  # 130 after Ctrl-C, 143 after SIGTERM
 
     @property
     def exit_code(self) -> int:
-        if self.interrupted:
-            return 130
-        return 1 if self.failed else 0
+        return self.exit_signal or (1 if self.failed else 0)
 
 
 @dataclass
@@ -45,95 +59,156 @@ class Running:
     cell: Cell
     folder: Path
     process: BaseProcess
+    placed: Placed
+    oom_kills: int  # the kernel's count when the run started
 
 
-def run(plan: Plan) -> Outcome:
-    """Train every selected cell that is not finished, `slots` at a time; returns when none is left."""
-    launcher = plan.selected[0].config.launcher if plan.selected else plan.cells[0].config.launcher
-    slots = slots_of(launcher)
-    outcome = Outcome()
-    waiting: list[Cell] = []
-    for cell in plan.selected:
-        folder = plan.folder / cell.run_id
-        if is_complete(folder, cell.config_hash, cell.transfer_id):
-            outcome.already_finished.append(cell.run_id)
-        elif read_status(folder).get("reason") == "diverged":
-            outcome.failed[cell.run_id] = "diverged before and is not tried again: " + str(
-                read_status(folder).get("error")
-            )
-        else:
-            waiting.append(cell)
+def run(plan: Plan, todos: list[Todo], max_failures: int | None = None) -> Outcome:
+    """Train every cell that is to run, as many at a time as the machine holds; returns when none is left.
 
+    Args:
+        max_failures: start no more runs once so many have failed; those that run go on to their end.
+    """
+    outcome = Outcome(already_finished=[todo.cell.run_id for todo in todos if todo.what is What.FINISHED])
+    outcome.failed = {t.cell.run_id: t.why for t in todos if t.what in (What.DIVERGED, What.GIVEN_UP)}
+    before = len(outcome.failed)
+    waiting = [todo.cell for todo in todos if todo.what in (*TO_RUN, What.ELSEWHERE)]
+    if not waiting:
+        return outcome
+    config = waiting[0].config
+    machine = machine_of(config.launcher, config.device.kind, config.device.memory_bytes)
     running: list[Running] = []
-    with Reporter(plan, outcome.already_finished) as reporter:
+    with Reporter(plan, outcome.already_finished) as reporter, sigterm_raises():
         try:
             while waiting or running:
-                while waiting and len(running) < slots:
-                    running.append(start(waiting.pop(0), plan.folder))
-                time.sleep(launcher.poll_seconds)
+                if max_failures is not None and len(outcome.failed) - before >= max_failures:
+                    outcome.not_started += [cell.run_id for cell in waiting]
+                    waiting.clear()
+                start_what_fits(plan, machine, waiting, running, outcome)
+                wait([item.process.sentinel for item in running], timeout=config.launcher.poll_seconds)
                 for item in [item for item in running if not item.process.is_alive()]:
                     running.remove(item)
-                    settle(item, outcome, waiting)
+                    sort_out(item, outcome, waiting)
                 reporter.update([item.folder for item in running], waiting, outcome.finished, outcome.failed)
-        except KeyboardInterrupt:
-            outcome.interrupted = True
+        except (KeyboardInterrupt, Terminated) as stopped:
+            outcome.exit_signal = EXIT_TERMINATED if isinstance(stopped, Terminated) else EXIT_INTERRUPTED
             stop(running)
     return outcome
 
 
-def start(cell: Cell, study_dir: Path) -> Running:
+def start_what_fits(
+    plan: Plan, machine: Machine, waiting: list[Cell], running: list[Running], outcome: Outcome
+) -> None:
+    """Start waiting runs, in order, while there is room; what another process has is waited for."""
+    for cell in list(waiting):
+        folder = plan.folder / cell.run_id
+        if is_complete(folder, cell.config_hash, cell.transfer_id):  # by another process
+            waiting.remove(cell)
+            outcome.finished.append(cell.run_id)
+            continue
+        placed = place(machine, [item.placed for item in running], need_of(cell))
+        if placed is None:
+            return
+        if holder(folder) is None:
+            waiting.remove(cell)
+            running.append(start(cell, plan.folder, placed))
+
+
+def start(cell: Cell, study_dir: Path, placed: Placed) -> Running:
     """Submit and start one run; what it prints goes to its log.txt.
 
     Runs are forked from a server that has torch and timm loaded: importing them takes seconds, a pocket run not many.
     """
     folder = submit(cell, study_dir)
     threads = str(cell.config.launcher.threads)
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
-    os.environ.update(limits)  # before the server starts: libraries read them when they are loaded
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, threads))  # before the server starts: read when libraries load
+    environment = dict(os.environ)
+    if placed.gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(placed.gpus)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.experiment"])
-    process = context.Process(target=run_in_child, args=(str(folder), dict(os.environ)), name=cell.run_id)
+    arguments = (str(folder), environment, cell.config.launcher.processes)
+    process = context.Process(target=run_in_child, args=arguments, name=cell.run_id)
     process.start()
-    return Running(cell, folder, process)
+    return Running(cell, folder, process, placed, oom_kills())
 
 
-def run_in_child(folder: str, environment: dict[str, str]) -> None:
+def run_in_child(folder: str, environment: dict[str, str], processes: int) -> None:
     """The body of a run's process; the server has already imported what is imported here."""
-    from harness.experiment import execute_logged
+    with contextlib.suppress(OSError):  # when memory runs out, the kernel takes a run and not the launcher
+        Path("/proc/self/oom_score_adj").write_text("500")
+    if processes == 1:
+        from harness.experiment import execute_logged
 
-    execute_logged(folder, environment)
+        execute_logged(folder, environment)
+    with open(Path(folder) / "log.txt", "ab", buffering=0) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.execve(sys.executable, [sys.executable, *torchrun(processes), folder], environment)
 
 
-def settle(item: Running, outcome: Outcome, waiting: list[Cell]) -> None:
-    """Sort a process that ended into finished, failed, or back to the end of the queue when another has the run."""
+def torchrun(processes: int) -> list[str]:
+    """torchrun on one machine; `--standalone` takes a free port, so that two runs do not meet on one."""
+    return [
+        *("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "--max-restarts=0"),
+        *("-m", "harness.experiment"),
+    ]
+
+
+def sort_out(item: Running, outcome: Outcome, waiting: list[Cell]) -> None:
+    """Sort a process that ended into finished, failed, or back to the queue when it is to be started again."""
     code, run_id = item.process.exitcode or 0, item.cell.run_id
-    if code == EXIT_BUSY:
-        waiting.append(item.cell)
-    elif is_complete(item.folder, item.cell.config_hash, item.cell.transfer_id):
+    if is_complete(item.folder, item.cell.config_hash, item.cell.transfer_id):
         outcome.finished.append(run_id)
+    elif code in (EXIT_BUSY, FORKSERVER_GONE):
+        waiting.append(item.cell)
     else:
-        status = read_status(item.folder)
-        if status.get("state") != "failed":  # it could not say so itself
-            reason = "killed" if code < 0 else "error"
-            error = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            status = {**status, "error": error}
-            kept = {key: status[key] for key in ("attempt", "started_at", "host", "error") if key in status}
-            write_status(item.folder, "failed", reason, **kept)
-            status["reason"] = reason
-        outcome.failed[run_id] = f"{status.get('reason')}: {status.get('error')}\n{log_tail(item.folder)}"
+        status = settle(item.folder, code, oom_kills() > item.oom_kills)
+        if code == EXIT_REQUEUE:
+            waiting.append(item.cell)
+        else:
+            outcome.failed[run_id] = f"{status.get('reason')}: {status.get('error')}"
 
 
-def log_tail(folder: Path) -> str:
+def oom_kills() -> int:
+    """Processes that the kernel has killed for want of memory since boot; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def log_tail(folder: Path) -> list[str]:
     """The last lines of a run's log."""
     try:
-        lines = (folder / "log.txt").read_text(errors="replace").splitlines()
+        with open(folder / "log.txt", "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
+            return file.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
     except OSError:
-        return ""
-    return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])
+        return []
+
+
+@contextlib.contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """SIGTERM inside raises Terminated: a launcher that is asked to end takes its runs along."""
+
+    def raise_terminated(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, raise_terminated)
+    except ValueError:  # not the main thread: whoever owns it decides
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def stop(running: list[Running]) -> None:
-    """End the runs' processes; their last checkpoints stay and the same command goes on from them."""
+    """Ask the runs' processes to end; their last checkpoints stay and the same command goes on from them."""
     for item in running:
         item.process.terminate()
     deadline = time.monotonic() + STOP_GRACE_SECONDS
@@ -142,3 +217,5 @@ def stop(running: list[Running]) -> None:
         if item.process.is_alive():
             item.process.kill()
             item.process.join()
+        if item.process.exitcode and read_status(item.folder).get("state") == "running":
+            settle(item.folder, EXIT_REQUEUE)

@@ -1,6 +1,5 @@
 """From a study file to definite cells, and what they will cost. Nothing is started here."""
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from harness.run_folder import study_folder, write_json
 from harness.study import spec
 from harness.study.calibrate import calibration_key
 from harness.study.calibrate import read as read_calibration
+from harness.study.slots import usable_cores
 from harness.submission import is_complete
 
 Calibration = dict[str, dict[str, Any]]
@@ -88,7 +88,7 @@ def make(name: str, overrides: list[str]) -> Plan:
 
 def slots_of(launcher: LauncherConfig) -> int:
     """Runs side by side: as the configuration says, else so that every thread has a core."""
-    return launcher.slots or max(1, (os.cpu_count() or 1) // launcher.threads)
+    return launcher.slots or max(1, usable_cores() // (launcher.threads * launcher.processes))
 
 
 def device_seconds(cell: Cell, calibration: Calibration) -> tuple[float, str]:

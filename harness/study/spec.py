@@ -10,7 +10,7 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.errors import ConfigError, near_matches
-from harness.paths import sweeps_dir
+from harness.paths import sweeps_dir, user_config_dir
 
 AXES = ("model", "subset", "seed")
 
@@ -73,11 +73,24 @@ def find(name: str) -> Path:
         if not path.is_file():
             raise ConfigError(f"{name}: there is no such study file")
         return path
-    path = sweeps_dir() / f"{name}.yaml"
-    if not path.is_file():
-        known = [file.stem for file in sweeps_dir().glob("*.yaml")]
-        raise ConfigError(f"{name}: there is no such study in sweeps/.{near_matches(name, known)}")
-    return path
+    paths = [folder / f"{name}.yaml" for folder in study_folders()]
+    found = [path for path in paths if path.is_file()]
+    if not found:
+        raise ConfigError(f"{name}: there is no such study in sweeps/.{near_matches(name, names())}")
+    if len(found) > 1:
+        raise ConfigError(f"{name}: {found[0]} and {found[1]} have the same name; rename yours, or give its path")
+    return found[0]
+
+
+def study_folders() -> list[Path]:
+    """Where studies are: ours, and `sweeps/` in the user's own configuration folder."""
+    own = user_config_dir()
+    return [sweeps_dir(), *([own / "sweeps"] if own else [])]
+
+
+def names() -> list[str]:
+    """Studies that can be given by name."""
+    return sorted(file.stem for folder in study_folders() for file in folder.glob("*.yaml"))
 
 
 def study_name(text: str) -> str:

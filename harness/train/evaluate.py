@@ -1,4 +1,4 @@
-"""Exact evaluation: every sample once, padding masked, so accuracy is correct / N whatever the batch size."""
+"""Exact evaluation: every sample once, padding masked, so accuracy is correct / N whatever the batch size or ranks."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,17 +7,23 @@ import torch
 from torch import nn
 
 from harness.data.loader import Batch
+from harness.train.distributed import ALONE, Ranks
 from harness.train.step import classification_loss
 
 EVAL_BATCH_SIZE = 500
 
 
 class Score(NamedTuple):
-    """Top-1 as a fraction, mean loss in nats (the recipe's, without smoothing), and over how many images."""
+    """Top-1 as a fraction, mean loss in nats (the recipe's, without smoothing), and over how many images.
+
+    mean_per_class: top-1 of each class that has images, averaged. An image of several labels is right when the first
+    choice is one of them, and counts for its first label.
+    """
 
     top1: float
     loss: float
     samples: int
+    mean_per_class: float
 
 
 def to_input(images: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -27,19 +33,35 @@ def to_input(images: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, batches: Iterable[Batch], device: torch.device, precision: str, loss: str = "softmax"
+    model: nn.Module,
+    batches: Iterable[Batch],
+    device: torch.device,
+    precision: str,
+    loss: str = "softmax",
+    ranks: Ranks = ALONE,
 ) -> Score:
-    """Score of `model` in evaluation mode over `batches`; the model is left in the mode it was in."""
+    """Score of `model` in evaluation mode over `batches` of all ranks; the model is left in the mode it was in."""
     was_training = model.training
     model.eval()
     correct, samples, loss_sum = 0, 0, 0.0
+    by_class = torch.zeros(2, 1, dtype=torch.float64)  # right, all; of each class
     for batch in batches:
         labels, mask = batch.labels.to(device), batch.mask.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             logits = model(to_input(batch.images, device))
         losses = classification_loss(logits, labels, loss)
-        correct += int(((logits.argmax(1) == labels) & mask).sum())
+        choice = logits.argmax(1)
+        several = labels.ndim == 2
+        right = (labels.gather(1, choice[:, None])[:, 0] > 0 if several else choice == labels) & mask
+        correct += int(right.sum())
         loss_sum += float(losses[mask].double().sum())
         samples += int(mask.sum())
+        classes = labels.argmax(1) if several else labels
+        counts = [torch.bincount(classes[rows], minlength=logits.shape[1]) for rows in (right, mask)]
+        by_class = by_class + torch.stack(counts).double().cpu()
     model.train(was_training)
-    return Score(correct / samples, loss_sum / samples, samples)
+    totals = ranks.sum(torch.cat([torch.tensor([correct, samples, loss_sum], dtype=torch.float64), by_class.flatten()]))
+    correct_all, samples_all, loss_all = totals[:3].tolist()
+    right_of, all_of = totals[3:].reshape(2, -1)
+    mean_per_class = float((right_of / all_of)[all_of > 0].mean())
+    return Score(correct_all / samples_all, loss_all / samples_all, int(samples_all), mean_per_class)

@@ -7,10 +7,10 @@ from harness.config import RecipeConfig
 
 
 def build_optimizer(model: nn.Module, recipe: RecipeConfig) -> torch.optim.Optimizer:
-    """The recipe's optimiser; weight decay is decoupled and on matrices and convolution kernels only.
+    """The recipe's optimiser; weight decay is on matrices and convolution kernels only.
 
-    Tensors with fewer than two dimensions, position embeddings and class tokens are not decayed
-    (big_vision's rule: `.*/kernel$`).
+    Decay is decoupled with adamw, and added to the gradient (L2) with adam and sgd. Tensors with fewer than two
+    dimensions, position embeddings and class tokens are not decayed (big_vision's rule: `.*/kernel$`).
     """
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
@@ -21,7 +21,8 @@ def build_optimizer(model: nn.Module, recipe: RecipeConfig) -> torch.optim.Optim
     groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.beta1, fused=True)
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(recipe.beta1, recipe.beta2), fused=True)
+    adam = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+    return adam(groups, lr=recipe.learning_rate, betas=(recipe.beta1, recipe.beta2), fused=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -73,11 +73,12 @@ def test_missing_truncated_and_swapped_shards_are_all_named(copy: Path) -> None:
     val = copy / "val-000000.tar"
     val.write_bytes(val.read_bytes()[:-700])
     found = "\n".join(problems(copy))
-    assert f"{third}: missing" in found
+    assert f"{third}: missing; 100 samples lie in it" in found
+    assert f"{first}: sha256 differs from the manifest's: it holds what the manifest calls {second.name}" in found
+    assert f"{second}: sha256 differs from the manifest's: it holds what the manifest calls {first.name}" in found
     for shard in (first, second):
-        assert f"{shard}: sha256" in found
         assert f"{shard}: sample" in found
-    assert f"{val}: " in found
+    assert f"{val}: sha256 differs from the manifest's" in found.splitlines()
     assert "test-000000" not in found
 
 
@@ -86,6 +87,30 @@ def test_an_edited_manifest(copy: Path) -> None:
     assert [line for line in problems(copy) if "class counts of val" in line]
     edit_manifest(copy, lambda m: m.update(digest="0" * 64))
     assert [line for line in problems(copy) if "digest" in line]
+
+
+def test_a_manifest_edited_anywhere_is_seen(copy: Path) -> None:
+    """Class names are in no shard, index or digest; the seal covers them."""
+    edit_manifest(copy, lambda m: m["class_names"].reverse())
+    assert problems(copy) == [f"{copy / 'manifest.json'}: edited since it was written (its manifest_sha256 is another)"]
+    edit_manifest(copy, lambda m: m.pop("manifest_sha256"))  # as older versions wrote it
+    assert problems(copy) == []
+    edit_manifest(copy, lambda m: m["splits"]["train"]["shards"][1].update(samples=249))
+    assert f"{copy / 'train-000001.tar'}: 250 samples, the manifest says 249" in "\n".join(problems(copy))
+    edit_manifest(copy, lambda m: m["splits"]["train"]["shards"][1].update(samples=250, sha256="0" * 64))
+    assert problems(copy) == [f"{copy / 'train-000001.tar'}: sha256 differs from the manifest's"]
+
+
+def test_a_tar_that_is_cut_within_a_sample_names_the_last_whole_one(copy: Path) -> None:
+    shard = copy / "train-000001.tar"
+    rows = open_dataset(copy).index("train")
+    rows = rows[rows["shard"] == 1]
+    last = member_key(shard, int(rows[99]["offset"]))
+    shard.write_bytes(shard.read_bytes()[: int(rows[100]["offset"]) + 20])
+    found = problems(copy)
+    broken = [line for line in found if line.startswith(f"{shard}: not a whole tar")]
+    assert [line.endswith(f"the last whole sample is {last}") for line in broken] == [True]
+    assert f"{shard}: 100 samples, the manifest says 250; the last whole sample is {last}" in found
 
 
 def test_a_stale_index(copy: Path, tiny: Dataset) -> None:

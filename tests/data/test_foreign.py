@@ -226,6 +226,7 @@ def test_what_was_read_before_a_stop_is_not_read_again(shards: Path) -> None:
 
 
 def test_shards_behind_http_are_adopted_checked_and_read(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.data.download.FIRST_WAIT_SECONDS", 0.01)
     imagenet(shards, "train")
     server = Server(shards)
     server.faults = ["503", "truncate"]
@@ -283,6 +284,15 @@ def test_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             expand(pattern)
+    for secret in (
+        "https://me:pw@x.org/a.tar",
+        "https://x.org/a.tar?X-Amz-Signature=0",
+        "https://x.org/a.tar?v=1&token=x",
+    ):
+        with pytest.raises(ConfigError, match="would be written to the manifest") as caught:
+            expand(secret)
+        assert "pw" not in str(caught.value).replace("password", "")
+    assert expand("https://x.org/a.tar?version=2") == ["https://x.org/a.tar?version=2"]
     for command in ("pipe:curl https://x.org/a.tar", "PIPE:x", "sh:x", " pipe:x", "{pipe,x}:x", "| cat x", "!x"):
         with pytest.raises(ConfigError, match=r"data\.allow_shell=true"):
             expand(command)
@@ -297,4 +307,5 @@ def test_a_shell_command_is_run_only_where_it_is_allowed(shards: Path) -> None:
     for command in ("check", "show", "keys"):
         assert "would run a shell command" in harness("data", command, "in", check=False).stderr
         harness("data", command, "in", "data.allow_shell=true")
-    assert "known: data.allow_shell=true" in harness("data", "show", "in", "data.seed=1", check=False).stderr
+    for words in (["data.seed=1"], ["--draw", "1", "data.seed=1"]):
+        assert "known here: data.allow_shell=true" in harness("data", "show", "in", *words, check=False).stderr

@@ -51,6 +51,25 @@ def test_starting_later_is_the_same_sequence_from_there(tiny: Dataset) -> None:
         assert torch.equal(one.ids, other.ids)
 
 
+def test_going_on_replays_nothing(tiny: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the 400-thousandth epoch on: the first batch reads its own 32 samples and no other, with either order."""
+    monkeypatch.setattr(cache, "CACHE_LIMIT_BYTES", 0)
+    read: list[int] = []
+    whole = Pixels._read
+
+    def counting(self: Pixels, row: np.void) -> bytes:
+        read.append(int(row["offset"]))
+        return whole(self, row)
+
+    monkeypatch.setattr(Pixels, "_read", counting)
+    for order in ("global", "block"):
+        read.clear()
+        chosen = window(600, 250, 1)
+        stream = train_batches(tiny, chosen, seed=5, batch_size=32, start_samples_seen=10**8, order=order, **SIZE)
+        ids = next(stream).ids.numpy()
+        assert read == tiny.index("train")["offset"][ids].tolist()
+
+
 @pytest.mark.parametrize("workers", [0, 1, 4])
 def test_worker_processes_change_no_sample(tiny: Dataset, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     cached = take(tiny, 12)

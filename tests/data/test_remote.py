@@ -4,7 +4,9 @@ import hashlib
 import json
 import multiprocessing
 import os
+import resource
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -165,6 +167,21 @@ def test_the_cache_stays_under_its_limit_and_drops_what_was_read_longest_ago(
         shards[2].local()
 
 
+def test_a_full_disk_is_an_error_that_says_so(server: Server) -> None:
+    """A limit on file sizes stands for the full disk: writing beyond either is an OSError."""
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            shard(server).local()
+        except DatasetError as error:
+            os._exit(0 if "cannot be kept in" in str(error) and "HARNESS_CACHE" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert shard(server).local().read_bytes() == BODY  # goes on, once there is room
+
+
 def test_of_processes_that_want_one_shard_one_downloads_it(server: Server) -> None:
     context = multiprocessing.get_context("fork")
     wanted = shard(server)
@@ -277,3 +294,47 @@ def test_shell_urls_are_refused_unless_allowed(far: Dataset, server: Server, mon
     shutil.rmtree(remote.cache_folder())
     with pytest.raises(DatasetError, match=r"exit code 3, 0 of .*no such bucket"):
         next(eval_batches(open_dataset(far.folder, allow_shell=True), "val", batch_size=64, **SIZE))
+
+
+def test_a_downloading_process_that_is_killed_is_an_error_and_not_a_hang(
+    far: Dataset, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "CACHE_LIMIT_BYTES", 0)
+    chosen = window(600, 600, 0)
+    blocks = BlockOrder(chosen, [250, 250, 100], 5, look_ahead_samples=1)
+    monkeypatch.setattr("harness.data.loader.BlockOrder", lambda *_: blocks)
+    before = set(psutil.Process().children())
+    stream = train_batches(far, chosen, seed=5, batch_size=10, start_samples_seen=0, order="block", **SIZE)
+    next(stream)
+    for process in set(psutil.Process().children()) - before:
+        process.kill()
+    with pytest.raises(DatasetError, match="a downloading process was killed"):
+        for _ in islice(stream, 1000):
+            pass
+    assert set(psutil.Process().children()) <= before
+
+
+def test_ctrl_c_while_a_server_stalls_leaves_no_process(
+    far: Dataset, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoding and downloading processes, all of them waiting for an answer that does not come."""
+    monkeypatch.setattr(cache, "CACHE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(download, "STALL_SECONDS", 60.0)
+    server.faults = ["stall"] * 20
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            sequence(far, 3, order="block", workers=2)
+        except KeyboardInterrupt:
+            os._exit(130)
+        os._exit(0)
+    assert server.stalled.wait(20)
+    time.sleep(0.3)
+    children = psutil.Process(pid).children()
+    assert len(children) >= 3
+    os.killpg(pid, signal.SIGINT)
+    gone, alive = psutil.wait_procs([psutil.Process(pid), *children], timeout=10)
+    assert alive == []
+    assert len(gone) == len(children) + 1

@@ -8,46 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.results_schema import RUNS
 from harness.run_folder import read_json, read_result, read_status, write_atomic
-from tests.conftest import ROOT, STUDY, TINY_DATA, harness, start_harness
-
-EQUAL_COLUMNS = [name for name, column in RUNS.items() if not column.volatile]
-
-
-def tables(study: Path, out: Path) -> dict[str, pd.DataFrame]:
-    """The results tables without the columns in which equal runs may differ."""
-    harness("results", str(study), "data=tiny", "--out", str(out))
-    found = {name: pd.read_csv(out / f"{name}.csv") for name in ("runs", "transfer", "curves")}
-    found["runs"] = found["runs"][EQUAL_COLUMNS]
-    return found
-
-
-def assert_equal_tables(one: dict[str, pd.DataFrame], other: dict[str, pd.DataFrame]) -> None:
-    for name in one:
-        pd.testing.assert_frame_equal(one[name], other[name], check_exact=True)
-
-
-def run_folders(runs: Path) -> list[Path]:
-    return sorted(path.parent for path in (runs / "tinystudy@tiny").glob("*/config.yaml"))
-
-
-@pytest.fixture(scope="module")
-def undisturbed(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, pd.DataFrame]:
-    """Tables of the tiny study as it ends when nothing happens to it."""
-    place = tmp_path_factory.mktemp("undisturbed")
-    study = place / "tinystudy.yaml"
-    study.write_text(STUDY.format(data=", ".join(TINY_DATA[1:]), samples=1600))
-    patch = pytest.MonkeyPatch()
-    patch.setenv("HARNESS_DATA", str(data_folder))
-    patch.setenv("HARNESS_RUNS", str(place / "runs"))
-    patch.setenv("PYTHONPATH", str(ROOT))
-    try:
-        done = harness("run", str(study))
-        assert "8 runs finished now, 0 before, 0 failed" in done.stdout
-        return tables(study, place / "out")
-    finally:
-        patch.undo()
+from tests.conftest import TINY_DATA, harness, start_harness
+from tests.study.conftest import assert_equal_tables, run_folders, tables
 
 
 def test_the_tables_hold_every_run_complete(undisturbed: dict[str, pd.DataFrame]) -> None:
@@ -109,11 +72,12 @@ def test_a_second_run_trains_nothing_and_new_cells_are_added(roots: Path, study_
 
 
 def test_a_failing_run_leaves_the_others_alone_and_is_tried_again(roots: Path, study_file: Path) -> None:
-    """One run finds a damaged checkpoint: it fails with a message that names the file, the others finish."""
+    """One run finds its checkpoints damaged: it fails with a message that names the file, the others finish."""
     harness("run", str(study_file), "model=vit_pocket", "subset=100", "seed=0")
     broken = run_folders(roots)[0]
     (broken / "result.json").unlink()
-    write_atomic(broken / "checkpoints" / "last.safetensors", "garbage")
+    for name in ("last", "previous"):
+        write_atomic(broken / "checkpoints" / f"{name}.safetensors", "garbage")
     done = harness("run", str(study_file), "subset=100", check=False)
     assert done.returncode == 1
     assert "3 runs finished now, 0 before, 1 failed" in done.stdout
@@ -122,7 +86,8 @@ def test_a_failing_run_leaves_the_others_alone_and_is_tried_again(roots: Path, s
     assert read_status(broken)["reason"] == "error"
     report = harness("report", str(study_file), "data=tiny")
     assert "index.html" in report.stdout
-    (broken / "checkpoints" / "last.safetensors").unlink()
+    for name in ("last", "previous"):
+        (broken / "checkpoints" / f"{name}.safetensors").unlink()
     assert "1 runs finished now, 3 before" in harness("run", str(study_file), "subset=100").stdout
 
 

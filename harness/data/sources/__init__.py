@@ -41,9 +41,8 @@ class Source:
     splits: dict[str, SourceSplit]
     fingerprint: str
     notes: dict[str, Any] = field(default_factory=dict)
-    warm: Callable[[], object] = lambda: (
-        None
-    )  # called once before worker processes are forked: they share what it makes
+    warm: Callable[[], object] = lambda: None  # once, before workers are forked: they share what it makes
+    done: Callable[[], object] = lambda: None  # once everything is packed: what was made on the way may go
 
 
 class Reader(NamedTuple):
@@ -54,7 +53,34 @@ class Reader(NamedTuple):
 
 
 # Fields that only some sources read. One that is set and not read would be a setting without effect: an error.
-OPTIONAL = ("samples", "val_samples", "test_samples", "path", "fonts", "characters", "min_characters")
+SPLITS = {"val_samples", "test_samples"}
+ENCODED = {"codec", "quality", "max_pixels", "val_within_groups"}
+COLUMNS = {"image_column", "label_column", "group_column"}
+GENERATED = {"samples", "fonts", "fonts_left_out", "font_family", "characters", "min_characters"}
+OPTIONAL = sorted(GENERATED | SPLITS | ENCODED | COLUMNS | {"path", "group_by", "classes", "torchvision"})
+
+
+def readers() -> dict[str, Reader]:
+    """Every source by its name."""
+    from harness.data.sources import arrays, elpv, folder, glyphs, icons, lists, parquet, shards, vision
+
+    return {
+        "glyphs": Reader(glyphs.open_glyphs, frozenset(GENERATED | SPLITS)),
+        "fashion_mnist": Reader(arrays.open_fashion_mnist, frozenset({"path", "val_samples"})),
+        "mnist": Reader(arrays.open_mnist, frozenset({"path", "val_samples"})),
+        "digits": Reader(arrays.open_digits, frozenset(SPLITS)),
+        "folder": Reader(folder.open_folder, frozenset({"path", "group_by", "classes"} | SPLITS | ENCODED)),
+        "list": Reader(lists.open_list, frozenset({"path", "group_by"} | COLUMNS | SPLITS | ENCODED)),
+        "parquet": Reader(parquet.open_parquet, frozenset({"path"} | COLUMNS | SPLITS | ENCODED)),
+        "webdataset": Reader(shards.open_shards, frozenset({"path", "label_column"} | SPLITS | ENCODED)),
+        "torchvision": Reader(vision.open_torchvision, frozenset({"path", "torchvision"} | SPLITS | ENCODED)),
+        "icons": Reader(icons.open_icons, frozenset({"path", "val_within_groups"} | SPLITS)),
+        "elpv": Reader(elpv.open_elpv, frozenset({"path"} | SPLITS | ENCODED)),
+    }
+
+
+GREY = ("glyphs", "fashion_mnist", "mnist", "digits", "elpv")
+CODECS = ("auto", "keep", "png", "jpeg", "webp")
 
 
 def open_source(cfg: DataConfig) -> Source:
@@ -62,18 +88,10 @@ def open_source(cfg: DataConfig) -> Source:
 
     Raises ConfigError for an unknown one and for a field that it does not read, DatasetError when it is not there.
     """
-    from harness.data.sources import arrays, folder, glyphs
-
-    splits = {"val_samples", "test_samples"}
-    readers = {
-        "glyphs": Reader(glyphs.open_glyphs, frozenset({"samples", "fonts", "characters", "min_characters"} | splits)),
-        "fashion_mnist": Reader(arrays.open_fashion_mnist, frozenset({"path", "val_samples"})),
-        "digits": Reader(arrays.open_digits, frozenset(splits)),
-        "folder": Reader(folder.open_folder, frozenset({"path"} | splits)),
-    }
-    if cfg.source not in readers:
-        raise ConfigError(f"data.source={cfg.source}.{near_matches(cfg.source, readers)}")
-    reader = readers[cfg.source]
+    known = readers()
+    if cfg.source not in known:
+        raise ConfigError(f"data.source={cfg.source}.{near_matches(cfg.source, known)}")
+    reader = known[cfg.source]
     defaults = DataConfig()
     for name in OPTIONAL:
         if name not in reader.reads and getattr(cfg, name) != getattr(defaults, name):
@@ -81,9 +99,23 @@ def open_source(cfg: DataConfig) -> Source:
                 f"data.{name}={getattr(cfg, name)}: the source {cfg.source} does not read it; take it away "
                 f"(it reads {', '.join(sorted(reader.reads))})"
             )
-    if cfg.channels not in ((1, 3) if cfg.source == "folder" else (1,)):
+    check_values(cfg)
+    return reader.open(cfg)
+
+
+def check_values(cfg: DataConfig) -> None:
+    """Raises ConfigError for values that cannot work, before anything is read."""
+    grey = cfg.source in GREY
+    if cfg.channels not in ((1,) if grey else (1, 3)):
         raise ConfigError(
             f"data.channels={cfg.channels}: the source {cfg.source} is stored "
-            + ("with 1 (grey) or 3 (RGB)" if cfg.source == "folder" else "with 1: its images are grey")
+            + ("with 1: its images are grey" if grey else "with 1 (grey) or 3 (RGB)")
         )
-    return reader.open(cfg)
+    if cfg.font_family not in ("name", "folder"):
+        raise ConfigError(f"data.font_family={cfg.font_family}: name or folder")
+    if cfg.codec not in CODECS:
+        raise ConfigError(f"data.codec={cfg.codec}.{near_matches(cfg.codec, CODECS)}")
+    if cfg.codec == "keep" and cfg.image_size is not None:
+        raise ConfigError("data.codec=keep: bytes cannot be kept and resized; take data.image_size=null")
+    if not 1 <= cfg.quality <= 100:
+        raise ConfigError(f"data.quality={cfg.quality}: from 1 to 100")

@@ -10,7 +10,7 @@ from PIL import Image
 from harness.config import DataConfig
 from harness.data.images import shrink
 from harness.data.sources import Sample, Source, SourceSplit
-from harness.data.sources.common import count_or_none, cut, png_sample
+from harness.data.sources.common import count_or_none, cut, png_sample, raw_folder
 from harness.errors import DatasetError
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -49,13 +49,25 @@ def open_fashion_mnist(cfg: DataConfig) -> Source:
 
     Raises DatasetError naming the three ways to get it when it is not to be had.
     """
-    folder = find_fashion_mnist(cfg)
+    return open_idx(find_fashion_mnist(cfg), FASHION_CLASSES, "distinct photographs", cfg)
+
+
+def open_mnist(cfg: DataConfig) -> Source:
+    """MNIST; validation is cut from its training images, its test images stay test. Raises DatasetError."""
+    folder = raw_folder(cfg)
+    if not has_idx_files(folder):
+        raise DatasetError(f"{folder}: not all of MNIST's IDX files: {', '.join(IDX_FILES)}")
+    return open_idx(folder, [str(digit) for digit in range(10)], "distinct handwritten digits", cfg)
+
+
+def open_idx(folder: Path, class_names: list[str], origins: str, cfg: DataConfig) -> Source:
+    """A set in the four IDX files of MNIST. Raises DatasetError for files that do not belong together."""
     train_x, train_y, test_x, test_y = (read_idx(folder, name) for name in IDX_FILES)
     for images, labels in ((train_x, train_y), (test_x, test_y)):
         if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
             raise DatasetError(f"{folder}: {len(images)} images and {len(labels)} labels: not one set's")
-        if labels.max(initial=0) >= len(FASHION_CLASSES):
-            raise DatasetError(f"{folder}: label {labels.max()}, Fashion-MNIST has {len(FASHION_CLASSES)} classes")
+        if labels.max(initial=0) >= len(class_names):
+            raise DatasetError(f"{folder}: label {labels.max()}, the set has {len(class_names)} classes")
     val, train = cut(len(train_x), [count_or_none(cfg.val_samples, len(train_x), "data.val_samples")], cfg.seed)
     splits = {
         "train": array_split(train_x, train_y, train, "train", cfg.image_size),
@@ -63,10 +75,10 @@ def open_fashion_mnist(cfg: DataConfig) -> Source:
         "test": array_split(test_x, test_y, np.arange(len(test_x)), "test", cfg.image_size),
     }
     return Source(
-        class_names=FASHION_CLASSES,
+        class_names=class_names,
         splits={name: split for name, split in splits.items() if split.samples},
         fingerprint=hashlib.sha256(train_x.tobytes() + train_y.tobytes() + test_x.tobytes()).hexdigest(),
-        notes={"origins": "distinct photographs"},
+        notes={"origins": origins},
     )
 
 

@@ -1,14 +1,17 @@
 """What sources share: cutting splits, digests of pixels, samples from pixels."""
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 
+from harness.config import DataConfig
 from harness.data.images import png_bytes
 from harness.data.order import permute
 from harness.data.sources import Sample
 from harness.data.subset import parse_size
-from harness.errors import ConfigError
+from harness.errors import ConfigError, DatasetError
+from harness.paths import data_root
 
 
 def digest_of(pixels: np.ndarray) -> bytes:
@@ -25,6 +28,34 @@ def png_sample(key: str, pixels: np.ndarray, label: int, origin: int | None = No
     """(H, W) or (H, W, 3) uint8 to a lossless sample; without an origin of its own the pixels are it."""
     digest = digest_of(pixels)
     return Sample(key, png_bytes(pixels), "png", label, digest, origin_of(digest) if origin is None else origin)
+
+
+def raw_folder(cfg: DataConfig) -> Path:
+    """Where a source's files are: data.path, else what `harness data fetch` has put below the data root.
+
+    Raises DatasetError that says how to get them.
+    """
+    if cfg.path is not None:
+        folder = Path(cfg.path).expanduser()
+        if not folder.is_dir():
+            raise DatasetError(f"data.path={folder}: there is no such folder")
+        return folder
+    folder = fetched_folder(cfg.name) / cfg.raw
+    if cfg.fetch and folder.is_dir():
+        return folder
+    if cfg.fetch:
+        raise DatasetError(
+            f"{cfg.name} is not here ({folder}): `harness data fetch {cfg.name}` gets it ({cfg.fetch}), or name a "
+            "folder that holds it (data.path=DIR)"
+        )
+    raise DatasetError(
+        f"data.path is not given: harness data pack {cfg.source} data.path=DIR data.name={cfg.name or 'mine'}"
+    )
+
+
+def fetched_folder(name: str) -> Path:
+    """Where `harness data fetch NAME` unpacks: below the data root."""
+    return data_root() / "raw" / name
 
 
 def count_or_none(text: str, total: int, field: str) -> int:

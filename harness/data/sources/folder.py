@@ -8,19 +8,19 @@ extension (in any case) is not an image's, links that lead nowhere, pipes and so
 each folder once. A folder that may not be read is an error: a class would silently be smaller.
 """
 
-import hashlib
 import os
 import stat
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from harness.config import DataConfig
-from harness.data.images import BadImageError, encode, read_image, shrink
-from harness.data.sources import Sample, Source, SourceSplit
-from harness.data.sources.common import count_or_none, cut, digest_of, origin_of
+from harness.data.sources import Source
+from harness.data.sources.common import raw_folder
+from harness.data.sources.entries import Entries, entries_source, group_of
 from harness.errors import DatasetError
 
 EXTENSIONS = {
@@ -28,38 +28,21 @@ EXTENSIONS = {
     *(".ppm", ".pgm", ".pbm", ".pnm"),
 }
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-LOSSLESS_UP_TO_PIXELS = 64
-JPEG_QUALITY = 95
-
-
-class File(NamedTuple):
-    """An image file: path as text (millions of Path objects would fill the memory), bytes, label."""
-
-    path: str
-    size: int
-    label: int
 
 
 def open_folder(cfg: DataConfig) -> Source:
     """Raises DatasetError naming the folder, or the class, that holds no image."""
-    if cfg.path is None:
-        raise DatasetError("data.path is not given: harness data pack folder data.path=DIR data.name=mine")
-    root = Path(cfg.path).expanduser()
-    if not root.is_dir():
-        raise DatasetError(f"data.path={root}: there is no such folder")
+    root = raw_folder(cfg)
     passed: Counter[str] = Counter()
     split_folders = find_splits(root)
-    classes = class_names(root / split_folders["train"] if split_folders else root)
-    labelled = {
-        split: list_split(root / name, classes, passed) for split, name in (split_folders or {"train": "."}).items()
-    }
-    splits = cut_splits(labelled, cfg)
-    return Source(
-        class_names=classes,
-        splits={split: file_split(items, root, cfg) for split, items in splits.items() if items},
-        fingerprint=fingerprint(splits, root),
-        notes={"origins": "distinct images", "passed_over": dict(sorted(passed.items()))},
-    )
+    classes = class_names(root / split_folders["train"] if split_folders else root, cfg.classes)
+    entries, given = Entries(), {}
+    for split, name in (split_folders or {"train": "."}).items():
+        before = len(entries)
+        list_split(root, name, classes, cfg, entries, passed)
+        given[split] = np.arange(before, len(entries))
+    notes = {"passed_over": dict(sorted(passed.items()))}
+    return entries_source(entries, given, classes, lambda i: (root / entries.names[i]).read_bytes(), cfg, notes)
 
 
 def find_splits(root: Path) -> dict[str, str] | None:
@@ -89,9 +72,14 @@ def find_splits(root: Path) -> dict[str, str] | None:
     return splits
 
 
-def class_names(root: Path) -> list[str]:
-    """Names of class folders, sorted as text. Raises DatasetError when there are none."""
+def class_names(root: Path, only: list[str] | None = None) -> list[str]:
+    """Names of class folders, sorted as text. Raises DatasetError when there are none, or not those that are wanted."""
     names = [name for name in names_in(root) if (root / name).is_dir() and not is_hidden(name)]
+    if only is not None:
+        missing = sorted(set(only) - set(names))
+        if missing:
+            raise DatasetError(f"{root}: data.classes names folders that are not there: {', '.join(missing)}")
+        names = [name for name in names if name in only]
     if not names:
         raise DatasetError(f"{root}: no class folder in it (wanted {root}/CLASS/IMAGE.jpg)")
     for name in names:
@@ -102,24 +90,27 @@ def class_names(root: Path) -> list[str]:
     return names
 
 
-def list_split(root: Path, classes: list[str], passed: Counter[str]) -> list[File]:
-    """Image files of every class folder below `root`, in the order of classes and names.
+def list_split(
+    root: Path, split: str, classes: list[str], cfg: DataConfig, entries: Entries, passed: Counter[str]
+) -> None:
+    """Add the image files of every class folder below `root/split`, in the order of classes and names.
 
     Raises DatasetError for a class that is empty, or that the training images do not have.
     """
     labels = {name: label for label, name in enumerate(classes)}
-    files: list[File] = []
-    for name in class_names(root):
+    folder = root / split
+    for name in class_names(folder, cfg.classes):
         if name not in labels:
-            raise DatasetError(f"{root / name}: a class that the training images do not have")
-        before = len(files)
-        files += list_images(root / name, labels[name], passed)
-        if len(files) == before:
-            raise DatasetError(f"{root / name}: this class folder holds no image; remove it or fill it")
-    loose = sum(not (root / name).is_dir() and not is_hidden(name) for name in names_in(root))
+            raise DatasetError(f"{folder / name}: a class that the training images do not have")
+        before = len(entries)
+        for path, size in list_images(folder / name, passed):
+            relative = os.path.relpath(path, root)
+            entries.add(relative, size, labels[name], group_of(cfg, relative))
+        if len(entries) == before:
+            raise DatasetError(f"{folder / name}: this class folder holds no image; remove it or fill it")
+    loose = sum(not (folder / name).is_dir() and not is_hidden(name) for name in names_in(folder))
     if loose:
         passed["file outside class folders"] += loose
-    return files
 
 
 def names_in(folder: Path) -> list[str]:
@@ -127,9 +118,8 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def list_images(folder: Path, label: int, passed: Counter[str]) -> list[File]:
-    """Every image file below `folder`, sorted; a linked folder is entered once, so that loops end."""
-    found: list[File] = []
+def list_images(folder: Path, passed: Counter[str]) -> Iterator[tuple[Path, int]]:
+    """Every image file below `folder` with its bytes, sorted; a linked folder is entered once, so that loops end."""
     entered = {os.path.realpath(folder)}
     for where, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
         inside = Path(os.path.realpath(where))
@@ -145,14 +135,14 @@ def list_images(folder: Path, label: int, passed: Counter[str]) -> list[File]:
                 fresh.append(name)
         folders[:] = fresh
         for name in sorted(names):
-            file = look_at(Path(where, name), label, passed)
-            if file is not None:
-                found.append(file)
-    return found
+            path = Path(where, name)
+            size = look_at(path, passed)
+            if size is not None:
+                yield path, size
 
 
-def look_at(path: Path, label: int, passed: Counter[str]) -> File | None:
-    """The file if it can be an image, else None and one more of its kind in `passed`."""
+def look_at(path: Path, passed: Counter[str]) -> int | None:
+    """Bytes of a file that can be an image, else None and one more of its kind in `passed`."""
     extension = path.suffix.lower()
     if is_hidden(path.name):
         passed["hidden or side file"] += 1
@@ -165,7 +155,7 @@ def look_at(path: Path, label: int, passed: Counter[str]) -> File | None:
             passed["link that leads nowhere"] += 1
             return None
         if stat.S_ISREG(status.st_mode):
-            return File(str(path), status.st_size, label)
+            return status.st_size
         passed["pipe, socket or device"] += 1
     return None
 
@@ -178,65 +168,3 @@ def unreadable(error: OSError) -> NoReturn:
 def is_hidden(name: str) -> bool:
     """Hidden files, and what macOS and Windows leave beside images."""
     return name.startswith(".") or name in ("Thumbs.db", "__MACOSX", "desktop.ini")
-
-
-def cut_splits(labelled: dict[str, list[File]], cfg: DataConfig) -> dict[str, list[File]]:
-    """Splits that the folder does not have are cut from its training images."""
-    train = labelled["train"]
-    wanted = {"val": cfg.val_samples, "test": cfg.test_samples}
-    sizes = [
-        0 if split in labelled else count_or_none(text, len(train), f"data.{split}_samples")
-        for split, text in wanted.items()
-    ]
-    if sum(sizes) >= len(train):
-        raise DatasetError(f"data.val_samples and data.test_samples leave none of {len(train):,} images to train on")
-    val, test, rest = (pick(train, part) for part in cut(len(train), sizes, cfg.seed))
-    return {"train": rest, "val": labelled.get("val", val), "test": labelled.get("test", test)}
-
-
-def pick(items: list[File], chosen: np.ndarray) -> list[File]:
-    """The items at the positions `chosen`."""
-    return [items[i] for i in chosen.tolist()]
-
-
-def fingerprint(splits: dict[str, list[File]], root: Path) -> str:
-    """Over names below `root`, sizes and labels: the same wherever the folder lies; contents are not read."""
-    digest = hashlib.sha256()
-    for split, items in splits.items():
-        for path, size, label in items:
-            digest.update(os.fsencode(f"{split}\0{os.path.relpath(path, root)}\0{size}\0{label}\n"))
-    return digest.hexdigest()
-
-
-def file_split(items: list[File], root: Path, cfg: DataConfig) -> SourceSplit:
-    """Files as samples; the key is a number and a digest of the path, so that any file name can be packed."""
-
-    def get(i: int) -> Sample:
-        name = hashlib.sha256(os.fsencode(os.path.relpath(items[i].path, root))).hexdigest()[:12]
-        return read_file(items[i].path, f"{i:08d}-{name}", items[i].label, cfg)
-
-    def name_of(i: int) -> str:
-        return os.fsencode(os.path.relpath(items[i].path, root)).decode(errors="backslashreplace")
-
-    return SourceSplit(len(items), get, name_of)
-
-
-def read_file(path: str, key: str, label: int, cfg: DataConfig) -> Sample:
-    """One file as a sample: converted by the rules of harness.data.images, short side as the data set stores it.
-
-    Short sides up to 64 pixels are stored losslessly, larger ones as JPEG. The origin is the file's bytes: two copies
-    of a file are one original.
-    """
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        raise BadImageError("unreadable", str(error)) from error
-    image, converted = read_image(data, cfg.channels)
-    if cfg.image_size is not None:
-        image = shrink(image, cfg.image_size)
-    small = min(image.size) <= LOSSLESS_UP_TO_PIXELS
-    encoded, extension = encode(image, "png" if small else "jpeg", JPEG_QUALITY)
-    digest = digest_of(np.asarray(image if small else read_image(encoded, cfg.channels)[0]))
-    origin = origin_of(hashlib.sha256(data).digest())
-    return Sample(key, encoded, extension, label, digest, origin, tuple(converted))

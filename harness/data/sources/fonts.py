@@ -42,12 +42,15 @@ def read_faces(folder: Path, cfg: DataConfig) -> tuple[list[Face], Counter[str]]
     for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in FONT_SUFFIXES):
         if path.name.startswith("."):  # what macOS leaves beside files
             continue
+        if is_left_out(path.relative_to(folder), cfg.fonts_left_out or []):
+            left_out["data.fonts_left_out"] += 1
+            continue
         number, count = 0, 1
         while number < count:
             try:
                 font = open_font(path, number)
                 count = font.num_faces
-                face = read_face(font, path, number, explicit_characters(cfg), cfg.min_characters)
+                face = read_face(font, path, number, cfg)
             except freetype.FT_Exception as error:
                 face = f"unreadable: {error}"
             number += 1
@@ -65,6 +68,11 @@ def read_faces(folder: Path, cfg: DataConfig) -> tuple[list[Face], Counter[str]]
     return faces, left_out
 
 
+def is_left_out(path: Path, words: list[str]) -> bool:
+    """Whether a folder on the way to a font is one of `words`, or the file begins with one."""
+    return any(word in path.parts[:-1] or path.name.startswith(word) for word in words)
+
+
 def open_font(path: Path, number: int) -> freetype.Face:
     """A face of a font file, to be asked by Unicode. Raises freetype.FT_Exception."""
     font = freetype.Face(str(path), number)
@@ -72,15 +80,18 @@ def open_font(path: Path, number: int) -> freetype.Face:
     return font
 
 
-def read_face(font: freetype.Face, path: Path, number: int, explicit: str, min_characters: int) -> Face | str:
+def read_face(font: freetype.Face, path: Path, number: int, cfg: DataConfig) -> Face | str:
     """A text face with the characters that are wanted, else the reason why it is none."""
     alphabet = letters_and_digits(font)
-    if len(alphabet) < min_characters:  # a symbol face maps signs to a few letters' codes
+    if len(alphabet) < cfg.min_characters:  # a symbol face maps signs to a few letters' codes
         return "too few letters and digits"
+    explicit = explicit_characters(cfg)
     outlines = read_outlines(font, [char for char in alphabet if not explicit or char in explicit])
     if len(outlines) < len(explicit):
         return "lacks one of data.characters"
     words = (font.family_name or b"").decode("latin1").split()
+    if cfg.font_family == "folder":
+        words = [path.parent.name]
     return Face(path, number, words[0] if words else path.stem, outlines)
 
 

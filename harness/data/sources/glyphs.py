@@ -17,7 +17,7 @@ from PIL import Image
 
 from harness.config import DataConfig
 from harness.data.sources import Sample, Source, SourceSplit
-from harness.data.sources.common import png_sample
+from harness.data.sources.common import png_sample, raw_folder
 from harness.data.sources.fonts import (
     Face,
     designs,
@@ -45,7 +45,8 @@ NOISE = 0.08  # largest standard deviation
 
 def open_glyphs(cfg: DataConfig) -> Source:
     """Raises DatasetError when the folder holds no usable font, or too few families to hold one out."""
-    folder = Path(cfg.fonts) if cfg.fonts else Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    shipped = raw_folder(cfg) if cfg.fetch and not cfg.fonts else Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    folder = Path(cfg.fonts) if cfg.fonts else shipped
     faces, left_out = read_faces(folder, cfg)
     characters = shared_characters(faces, cfg)
     classes = merge_equal(faces, characters)

@@ -1,0 +1,128 @@
+"""Studies on a real Slurm: nothing is simulated, jobs are killed, preempted and requeued, the controller restarts."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness.run_folder import read_json, read_metrics, read_result, read_status, write_atomic
+from tests.conftest import harness
+from tests.slurm.box import Box, call, require_slurm, slurm_box
+from tests.study.conftest import assert_equal_tables, run_folders, tables
+
+WORDS = ["launcher=slurm", "launcher.partition=low", "subset=100,50%"]
+PATIENCE_SECONDS = 240
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    require_slurm()
+    with slurm_box(tmp_path / "box", 16_900 + 10 * (os.getpid() % 100)) as running:
+        yield running
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen; queue: {call('squeue', '-r')}"
+        time.sleep(0.05)
+
+
+def queue_is_empty() -> bool:
+    return not call("squeue", "-h", "-r", "-o", "%i").split()
+
+
+def is_midway(folder: Path) -> bool:
+    status = read_status(folder)
+    has_checkpoint = (folder / "checkpoints" / "last.safetensors").exists()
+    return status["state"] == "running" and has_checkpoint and read_result(folder) is None
+
+
+def test_killed_preempted_failed_and_a_restarted_controller(
+    box: Box, roots: Path, study_file: Path, tmp_path: Path, undisturbed: dict[str, pd.DataFrame]
+) -> None:
+    """Eight runs through sbatch. Each disturbance hits a run of its own; the second command does exactly the rest."""
+    command = ["run", str(study_file), *WORDS]
+    broken = prepare_a_damaged_checkpoint(roots, study_file)
+    submitted = harness(*command).stdout
+    assert "8 runs submitted now" in submitted
+    again = harness(*command).stdout
+    assert "0 runs submitted now, 8 queued or running before" in again
+
+    preempted = wait_for_midway(roots, set())
+    before = read_json(preempted / "status.json")
+    assert before is not None
+    victim_of_preemption, rows_before = preempt(preempted)
+    box.stop("slurmctld")
+    box.start_controller()
+    box.wait_until_up()
+    killed = wait_for_midway(roots, {victim_of_preemption})
+    os.kill(int(read_status(killed)["pid"]), signal.SIGKILL)
+    until(lambda: read_status(killed)["state"] == "failed", "the killed run's state")
+    assert read_status(killed)["reason"] == "killed"
+    assert read_status(killed)["error"] == "killed by SIGKILL"
+    until(queue_is_empty, "the end of all jobs")
+
+    assert read_status(broken)["reason"] == "error"
+    assert "not a readable checkpoint" in read_status(broken)["error"]
+    assert int(read_status(victim_of_preemption)["attempt"]) == 2
+    assert int(read_status(victim_of_preemption)["failures"]) == 0
+    assert read_metrics(victim_of_preemption)[: len(rows_before)] == rows_before
+    status = harness("status", str(study_file), "data=tiny").stdout
+    assert "6 finished, 0 running, 0 waiting, 2 failed" in status
+    halfway = tables(study_file, tmp_path / "halfway")["runs"].set_index("run_id")
+    assert halfway["state"].value_counts().to_dict() == {"finished": 6, "failed": 2}
+    assert set(halfway.index[halfway["state"] == "failed"]) == {killed.name, broken.name}
+
+    (broken / "checkpoints" / "last.safetensors").unlink()
+    finished_before = {folder: (folder / "result.json").stat().st_mtime_ns for folder in finished(roots)}
+    rest = harness(*command).stdout
+    assert "2 runs submitted now, 0 queued or running before, 6 finished" in rest
+    until(queue_is_empty, "the end of the second round")
+    assert_equal_tables(tables(study_file, tmp_path / "out"), undisturbed)
+    for folder, modified in finished_before.items():
+        assert (folder / "result.json").stat().st_mtime_ns == modified
+    assert "0 runs submitted now, 0 queued or running before, 8 finished" in harness(*command).stdout
+
+
+def prepare_a_damaged_checkpoint(roots: Path, study_file: Path) -> Path:
+    """The folder of a run that will fail each time: its checkpoint is no checkpoint."""
+    lines = harness("run", str(study_file), "--dry-run").stdout.splitlines()
+    run_id = next(word for line in lines for word in line.split() if word.startswith("resnet_pocket-100-s1"))
+    folder = roots / "tinystudy@tiny" / run_id
+    write_atomic(folder / "checkpoints" / "last.safetensors", "garbage")
+    return folder
+
+
+def finished(roots: Path) -> list[Path]:
+    return [folder for folder in run_folders(roots) if read_result(folder)]
+
+
+def wait_for_midway(roots: Path, others: set[Path]) -> Path:
+    """A run that is training and has a checkpoint."""
+    found: list[Path] = []
+
+    def look() -> bool:
+        found[:] = [folder for folder in run_folders(roots) if folder not in others and is_midway(folder)]
+        return bool(found)
+
+    until(look, "a run with a checkpoint")
+    return found[0]
+
+
+def preempt(target: Path) -> tuple[Path, list[dict[str, object]]]:
+    """Let jobs of the high partition take both cores; returns a run that had a checkpoint, and its rows then."""
+    rows = read_metrics(target)
+    subprocess.run(
+        ["sbatch", "--partition=high", "--ntasks=2", "--mem=100M", "--time=5", "--output=/dev/null", "--wrap=sleep 1"],
+        check=True,
+        capture_output=True,
+    )
+    until(lambda: read_status(target).get("reason") == "interrupted" or read_result(target), "preemption")
+    assert read_result(target) is None, "it was finished before it could be preempted"
+    return target, rows
