@@ -55,6 +55,7 @@ class DataConfig:
     codec: str = added("auto")  # keep | png | jpeg | webp; auto keeps bytes where image_size is null, else png up to 64
     # pixels and jpeg above
     quality: int = added(95)  # of jpeg and webp, 1 to 100
+    verify: str = added("pixels")  # pixels: every image is decoded while it is packed; headers: kept bytes are not
     max_pixels: int = added(100_000_000)  # larger images are dropped undecoded
     group_by: str | None = added(None)  # folder, list: regular expression on an image's path that gives its group
     val_within_groups: bool = added(False)  # only test holds whole groups; val has other images of training's groups

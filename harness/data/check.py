@@ -11,11 +11,11 @@ import numpy as np
 
 from harness.data.check_adopted import check_adopted, local
 from harness.data.finish import split_digest
-from harness.data.images import BadImageError, read_image
+from harness.data.images import BadImageError
 from harness.data.manifest import Dataset, index_path, manifest_problems
 from harness.data.remote import RemoteShard
 from harness.data.shard import file_sha256, sample_digest
-from harness.data.sources.common import digest_of
+from harness.data.sources.encoded import stored_digest
 from harness.data.workers import run_tasks
 from harness.errors import DatasetError, HarnessError
 
@@ -30,6 +30,7 @@ class ShardCheck(NamedTuple):
     rows: np.ndarray | None  # the index's; None where there is no index to compare with
     channels: int
     num_classes: int
+    by_bytes: bool  # the digest is over stored bytes (data.verify=headers)
     owners: dict[str, str]  # sha256 to the shard that the manifest gives it
 
 
@@ -112,6 +113,7 @@ def shard_tasks(dataset: Dataset, split: str, index: np.ndarray | None, owners: 
             None if index is None or edges is None else index[edges[number] : edges[number + 1]],
             dataset.channels,
             dataset.num_classes,
+            dataset.verify == "headers",
             owners,
         )
         for number, (entry, file) in enumerate(zip(entries, dataset.shards(split), strict=True))
@@ -229,7 +231,9 @@ def check_member(member: Member, row: np.void | None, task: ShardCheck) -> tuple
     elif row is not None and int(row["label"]) != label:
         wrong.append(f"label {label}, the index says {row['label']}")
     try:
-        pixels = digest_of(np.asarray(read_image(member.data, task.channels)[0]))
+        pixels = stored_digest(member.data, task.channels, by_bytes=False)
+        if task.by_bytes:
+            pixels = stored_digest(member.data, task.channels, by_bytes=True)
     except BadImageError as error:
         wrong.append(str(error))
     return wrong, label, pixels

@@ -72,12 +72,15 @@ def read_image(data: bytes | memoryview, channels: int, max_pixels: int = MAX_PI
 
 def upright(image: Image.Image, converted: list[str]) -> Image.Image:
     """EXIF orientation applied; EXIF that cannot be read says nothing about the pixels."""
+    if image.format == "PNG" and not image.info:  # nothing to look through, which takes longer than a small picture
+        return image
     try:
+        if image.getexif().get(0x0112, 1) in (0, 1):
+            return image
         turned = ImageOps.exif_transpose(image)
     except Exception:
         return image
-    if turned.size != image.size or image.getexif().get(0x0112, 1) not in (0, 1):
-        converted.append("exif_orientation")
+    converted.append("exif_orientation")
     return turned
 
 

@@ -25,6 +25,7 @@ class Header(NamedTuple):
     height: int
     width: int
     colorspace: str  # to decode to: GRAY or RGB
+    grey: bool  # stored without colour
 
 
 def read_header(data: bytes | memoryview, channels: int) -> Header | None:
@@ -38,7 +39,9 @@ def read_header(data: bytes | memoryview, channels: int) -> Header | None:
     wanted = {("Gray", 1): "GRAY", ("Gray", 3): "RGB", ("YCbCr", 3): "RGB", ("RGB", 3): "RGB"}.get(
         (colorspace, channels)
     )
-    return Header(height, width, wanted) if wanted and height * width <= MAX_PIXELS else None
+    if wanted is None or height * width > MAX_PIXELS:
+        return None
+    return Header(height, width, wanted, colorspace == "Gray")
 
 
 def decode_jpeg(data: bytes | memoryview, header: Header, shrink: int = 1, exact: bool = True) -> np.ndarray | None:
@@ -86,7 +89,8 @@ def scratch(size: int, purpose: str = "picture") -> np.ndarray:
 
 
 def is_upright(data: bytes | memoryview) -> bool:
-    """Whether no EXIF orientation asks for a turn. Segments before the picture are walked (ITU T.81 annex B)."""
+    """Whether this is one picture that no EXIF orientation asks to turn. Segments before the picture are walked
+    (ITU T.81 annex B; CIPA DC-007 for files of several pictures)."""
     position = 2
     while position + 4 <= len(data) and data[position] == 0xFF:
         marker, size = struct.unpack(">xBH", data[position : position + 4])
@@ -94,6 +98,8 @@ def is_upright(data: bytes | memoryview) -> bool:
             return True
         if marker == 0xE1 and data[position + 4 : position + 10] == b"Exif\x00\x00":
             return exif_orientation(bytes(data[position + 4 : position + 2 + size])) in (0, 1)
+        if marker == 0xE2 and data[position + 4 : position + 8] == b"MPF\x00":
+            return False
         position += 2 + size
     return False  # an odd order of segments: Pillow's business
 

@@ -41,12 +41,13 @@ class Dataset:
     class_names: list[str]
     channels: int
     image_size: int | None
-    digest: str  # sha256 over keys, labels and decoded pixels in packed order
+    digest: str  # sha256 over keys, labels and decoded pixels (verify=headers: stored bytes) in packed order
     splits: dict[str, Split]
     dropped: dict[str, int] = field(default_factory=dict)  # images that are not in it, by reason
     converted: dict[str, int] = field(default_factory=dict)  # odd images that are, by what they took
     shared_originals: dict[str, int] = field(default_factory=dict)  # images of a split whose original training has too
     notes: dict[str, Any] = field(default_factory=dict)  # what the source says of itself
+    verify: str = "pixels"  # what was looked at when it was packed, and what its digest is over: pixels | headers
     adopted: dict[str, Any] = field(default_factory=dict)  # of foreign shards: where they are, how labels were read
 
     @property
@@ -139,6 +140,7 @@ def from_manifest(folder: Path, manifest: dict[str, Any]) -> Dataset:
         converted=manifest.get("converted", {}),
         shared_originals=manifest.get("shared_originals", {}),
         notes=manifest["notes"],
+        verify=manifest.get("config", {}).get("verify", "pixels"),
         adopted=manifest.get("adopted", {}),
     )
 

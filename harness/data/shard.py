@@ -65,7 +65,7 @@ def write_shard(folder: Path, records: Path, file: str, split: SourceSplit, indi
     count = 0
     dropped: list[list[str]] = []
     converted: Counter[str] = Counter()
-    with open(temporary, "wb") as tar:
+    with open(temporary, "wb", buffering=1 << 20) as tar:
         for index in indices.tolist():
             try:
                 sample = split.get(index)

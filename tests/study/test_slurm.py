@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.run_folder import read_json, read_metrics, read_result, read_status, write_atomic
+from harness.run_folder import read_metrics, read_result, read_status, write_atomic
 from tests.conftest import harness
 from tests.slurm.box import Box, call, require_slurm, slurm_box
 from tests.study.conftest import assert_equal_tables, run_folders, tables
@@ -30,7 +30,7 @@ def until(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen; queue: {call('squeue', '-r')}"
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 def queue_is_empty() -> bool:
@@ -40,7 +40,8 @@ def queue_is_empty() -> bool:
 def is_midway(folder: Path) -> bool:
     status = read_status(folder)
     has_checkpoint = (folder / "checkpoints" / "last.safetensors").exists()
-    return status["state"] == "running" and has_checkpoint and read_result(folder) is None
+    early = 2 * int(status.get("samples_seen") or 0) <= int(status.get("horizon_samples") or 0)
+    return status["state"] == "running" and has_checkpoint and early and read_result(folder) is None
 
 
 def test_killed_preempted_failed_and_a_restarted_controller(
@@ -54,15 +55,13 @@ def test_killed_preempted_failed_and_a_restarted_controller(
     again = harness(*command).stdout
     assert "0 runs submitted now, 8 queued or running before" in again
 
-    preempted = wait_for_midway(roots, set())
-    before = read_json(preempted / "status.json")
-    assert before is not None
-    victim_of_preemption, rows_before = preempt(preempted)
+    preempted, pid = freeze_midway(roots, set())
+    rows_before = preempt(preempted, pid)
     box.stop("slurmctld")
     box.start_controller()
     box.wait_until_up()
-    killed = wait_for_midway(roots, {victim_of_preemption})
-    os.kill(int(read_status(killed)["pid"]), signal.SIGKILL)
+    killed, pid = freeze_midway(roots, {preempted})
+    os.kill(pid, signal.SIGKILL)
     until(lambda: read_status(killed)["state"] == "failed", "the killed run's state")
     assert read_status(killed)["reason"] == "killed"
     assert read_status(killed)["error"] == "killed by SIGKILL"
@@ -70,9 +69,9 @@ def test_killed_preempted_failed_and_a_restarted_controller(
 
     assert read_status(broken)["reason"] == "error"
     assert "not a readable checkpoint" in read_status(broken)["error"]
-    assert int(read_status(victim_of_preemption)["attempt"]) == 2
-    assert int(read_status(victim_of_preemption)["failures"]) == 0
-    assert read_metrics(victim_of_preemption)[: len(rows_before)] == rows_before
+    assert int(read_status(preempted)["attempt"]) == 2
+    assert int(read_status(preempted)["failures"]) == 0
+    assert read_metrics(preempted)[: len(rows_before)] == rows_before
     status = harness("status", str(study_file), "data=tiny").stdout
     assert "6 finished, 0 running, 0 waiting, 2 failed" in status
     halfway = tables(study_file, tmp_path / "halfway")["runs"].set_index("run_id")
@@ -103,26 +102,46 @@ def finished(roots: Path) -> list[Path]:
     return [folder for folder in run_folders(roots) if read_result(folder)]
 
 
-def wait_for_midway(roots: Path, others: set[Path]) -> Path:
-    """A run that is training and has a checkpoint."""
-    found: list[Path] = []
+def freeze_midway(roots: Path, others: set[Path]) -> tuple[Path, int]:
+    """Freeze a run that is training and has a checkpoint, so that what follows hits it there; its folder and pid."""
+    found: list[tuple[Path, int]] = []
 
     def look() -> bool:
-        found[:] = [folder for folder in run_folders(roots) if folder not in others and is_midway(folder)]
-        return bool(found)
+        for folder in run_folders(roots):
+            if folder in others or not is_midway(folder):
+                continue
+            pid = int(read_status(folder)["pid"])
+            try:
+                os.kill(pid, signal.SIGSTOP)
+            except ProcessLookupError:
+                continue
+            if is_midway(folder):
+                found.append((folder, pid))
+                return True
+            os.kill(pid, signal.SIGCONT)
+        return False
 
     until(look, "a run with a checkpoint")
     return found[0]
 
 
-def preempt(target: Path) -> tuple[Path, list[dict[str, object]]]:
-    """Let jobs of the high partition take both cores; returns a run that had a checkpoint, and its rows then."""
+def preempt(target: Path, pid: int) -> list[dict[str, object]]:
+    """Let a job of the high partition take both cores while the run is frozen; returns the rows it had then."""
     rows = read_metrics(target)
     subprocess.run(
         ["sbatch", "--partition=high", "--ntasks=2", "--mem=100M", "--time=5", "--output=/dev/null", "--wrap=sleep 1"],
         check=True,
         capture_output=True,
     )
-    until(lambda: read_status(target).get("reason") == "interrupted" or read_result(target), "preemption")
-    assert read_result(target) is None, "it was finished before it could be preempted"
-    return target, rows
+    until(lambda: has_pending(pid, signal.SIGTERM), "the warning of preemption")
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: read_status(target).get("reason") == "interrupted" or read_result(target), "the checkpoint")
+    assert read_result(target) is None
+    return rows
+
+
+def has_pending(pid: int, number: int) -> bool:
+    """Whether a signal waits for a stopped process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(mask >> (number - 1) & 1 for mask in masks)

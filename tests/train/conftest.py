@@ -16,6 +16,7 @@ from harness.data import loader
 from harness.data.manifest import Dataset, open_dataset
 from harness.data.subset import window
 from harness.models.build import build_model
+from harness.train.distributed import ALONE, Ranks
 from harness.train.loop import TrainJob
 from harness.train.stochastic_depth import set_stochastic_depth
 

@@ -54,7 +54,7 @@ class Reader(NamedTuple):
 
 # Fields that only some sources read. One that is set and not read would be a setting without effect: an error.
 SPLITS = {"val_samples", "test_samples"}
-ENCODED = {"codec", "quality", "max_pixels", "val_within_groups"}
+ENCODED = {"codec", "quality", "verify", "max_pixels", "val_within_groups"}
 COLUMNS = {"image_column", "label_column", "group_column"}
 GENERATED = {"samples", "fonts", "fonts_left_out", "font_family", "characters", "min_characters"}
 OPTIONAL = sorted(GENERATED | SPLITS | ENCODED | COLUMNS | {"path", "group_by", "classes", "torchvision"})
@@ -115,6 +115,8 @@ def check_values(cfg: DataConfig) -> None:
         raise ConfigError(f"data.font_family={cfg.font_family}: name or folder")
     if cfg.codec not in CODECS:
         raise ConfigError(f"data.codec={cfg.codec}.{near_matches(cfg.codec, CODECS)}")
+    if cfg.verify not in ("pixels", "headers"):
+        raise ConfigError(f"data.verify={cfg.verify}: pixels or headers")
     if cfg.codec == "keep" and cfg.image_size is not None:
         raise ConfigError("data.codec=keep: bytes cannot be kept and resized; take data.image_size=null")
     if not 1 <= cfg.quality <= 100:

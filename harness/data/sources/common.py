@@ -16,7 +16,9 @@ from harness.paths import data_root
 
 def digest_of(pixels: np.ndarray) -> bytes:
     """sha256 over shape and bytes of uint8 pixels."""
-    return hashlib.sha256(str(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).digest()
+    digest = hashlib.sha256(str(pixels.shape).encode())
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.digest()
 
 
 def origin_of(digest: bytes) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from harness.config import DataConfig
 from harness.data.sources import Source
 from harness.data.sources.common import raw_folder
-from harness.data.sources.entries import Entries, entries_source
+from harness.data.sources.entries import Entries, entries_source, reader
 from harness.errors import DatasetError
 
 CLASSES = ["mono-sound", "mono-defective", "poly-sound", "poly-defective"]
@@ -32,4 +32,4 @@ def open_elpv(cfg: DataConfig) -> Source:
             raise DatasetError(f"{table}: line {number}: wanted IMAGE PROBABILITY mono|poly, not {line!r}") from error
         entries.add(name, 0, label)
     everything = {"train": np.arange(len(entries))}
-    return entries_source(entries, everything, CLASSES, lambda i: (folder / entries.names[i]).read_bytes(), cfg)
+    return entries_source(entries, everything, CLASSES, reader(folder, entries), cfg)

@@ -9,19 +9,18 @@ import re
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.config import DataConfig
-from harness.data.images import BadImageError, encode, read_image, shrink
+from harness.data.images import BadImageError
 from harness.data.order import permute
 from harness.data.sources import Sample, Source, SourceSplit
-from harness.data.sources.common import count_or_none, cut, digest_of, origin_of
+from harness.data.sources.common import count_or_none, cut
+from harness.data.sources.encoded import encoded_sample
 from harness.errors import ConfigError, DatasetError
-
-LOSSLESS_UP_TO_PIXELS = 64
-KEPT_AS = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png", b"RIFF": "webp"}  # formats whose bytes may be kept
 
 
 class Texts:
@@ -172,28 +171,14 @@ def encoded_split(entries: Entries, rows: np.ndarray, read: Callable[[int], byte
     return SourceSplit(len(rows), get, name_of)
 
 
-def encoded_sample(data: bytes, key: str, label: int, cfg: DataConfig) -> Sample:
-    """Encoded bytes as a sample: converted by the rules of harness.data.images, short side and codec as cfg says.
+def reader(root: Path, entries: Entries) -> Callable[[int], bytes]:
+    """Entry i's bytes, where names are paths below `root`, or absolute. Text: a Path takes longer than a small file."""
 
-    data.codec=auto keeps the bytes where data.image_size is null, else stores short sides up to 64 pixels losslessly
-    and larger ones as JPEG. Bytes are kept only where every reader sees the same picture in them: odd ones (turned by
-    EXIF, CMYK, animated, of another format) are stored as JPEG. The origin is the original bytes: two copies of a file
-    are one original. Raises BadImageError.
-    """
-    image, converted = read_image(data, cfg.channels, cfg.max_pixels)
-    keep = cfg.codec == "keep" or (cfg.codec == "auto" and cfg.image_size is None)
-    extension = next((name for magic, name in KEPT_AS.items() if data.startswith(magic)), None)
-    origin = origin_of(hashlib.sha256(data).digest())
-    if keep and extension and not set(converted) - {"colour_to_grey", "grey_to_rgb"}:
-        return Sample(key, data, extension, label, digest_of(np.asarray(image)), origin, tuple(converted))
-    if cfg.image_size is not None:
-        image = shrink(image, cfg.image_size)
-    codec = cfg.codec
-    if codec in ("auto", "keep"):
-        codec = "png" if min(image.size) <= LOSSLESS_UP_TO_PIXELS else "jpeg"
-    encoded, extension = encode(image, codec, cfg.quality)
-    stored = image if codec == "png" else read_image(encoded, cfg.channels)[0]
-    return Sample(key, encoded, extension, label, digest_of(np.asarray(stored)), origin, tuple(converted))
+    def read(i: int) -> bytes:
+        with open(os.path.join(root, entries.names[i]), "rb", buffering=0) as file:  # noqa: PTH118
+            return file.read()
+
+    return read
 
 
 def group_of(cfg: DataConfig, name: str) -> str | None:

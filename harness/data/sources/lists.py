@@ -11,7 +11,7 @@ import pandas as pd
 
 from harness.config import DataConfig
 from harness.data.sources import Source
-from harness.data.sources.entries import Entries, entries_source, group_of
+from harness.data.sources.entries import Entries, entries_source, group_of, reader
 from harness.errors import ConfigError, DatasetError, near_matches
 
 IMAGE_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_path", "filepath")
@@ -33,7 +33,7 @@ def open_list(cfg: DataConfig) -> Source:
     for file, number, member in zip(table[image].astype(str), numbers.tolist(), groups, strict=True):
         entries.add(file, size_of(path.parent / file), number, member or group_of(cfg, file))
     given = given_splits(table, path)
-    return entries_source(entries, given, names, lambda i: (path.parent / entries.names[i]).read_bytes(), cfg)
+    return entries_source(entries, given, names, reader(path.parent, entries), cfg)
 
 
 def table_path(cfg: DataConfig) -> Path:
