@@ -15,7 +15,9 @@ import pytest
 from analysis.report import build
 from tests.analysis.studies import linear_gap, runs_table, write_study
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), "")
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
+)
 
 if os.environ.get("HARNESS_CI") != "1":
     pytest.importorskip("playwright")
