@@ -189,7 +189,7 @@ def add_study_commands(commands: "Commands") -> None:
 
 
 def add_results_commands(commands: "Commands") -> None:
-    """harness results|report|sync"""
+    """harness results|report|analyze|sync"""
     results = commands.add_parser("results", help="tidy tables: runs, transfer, curves")
     add_study_arguments(results)
     results.add_argument("--out", type=Path, required=True, help="folder to write to")
@@ -203,6 +203,15 @@ def add_results_commands(commands: "Commands") -> None:
     sync = commands.add_parser("sync", help="metrics of runs to Weights & Biases, under each run's id")
     sync.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or a folder of runs")
     sync.set_defaults(action=sync_runs)
+
+    analyze = commands.add_parser("analyze", help="the same analysis on any results table, or on the paper's numbers")
+    analyze.add_argument("table", nargs="?", type=Path, help="folder of tables, a runs table, or a study's run folder")
+    analyze.add_argument("--paper", action="store_true", help="the paper's Tables 5 and 6 and Figure 4, digitised")
+    analyze.add_argument("--pairs", help="MODEL:MODEL,… in place of the study's own: ViT-B/32:ResNet50x1")
+    analyze.add_argument("--x", choices=("images", "exaflops", "device_days"), default="images", help="of the fits")
+    analyze.add_argument("--metric", help="a column of runs, or transfer:TARGET:SHOTS (default: the study's)")
+    analyze.add_argument("--json", action="store_true")
+    analyze.set_defaults(action=results_analyze)
 
 
 def add_flops(commands: "Commands") -> None:
@@ -387,6 +396,14 @@ def sync_runs(options: argparse.Namespace) -> int:
     from harness.sync_command import sync_command
 
     return sync_command(options.runs)
+
+
+def results_analyze(options: argparse.Namespace) -> int:
+    from harness.study.commands import analyze_command
+
+    if options.paper == (options.table is not None):
+        raise ConfigError("harness analyze: name a table, or --paper, and not both")
+    return analyze_command(options.table, options.pairs, options.x, options.metric, options.json)
 
 
 if __name__ == "__main__":
