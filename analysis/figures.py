@@ -161,7 +161,7 @@ def learning_curves(tables: Tables) -> Chart:
         chart.axes.plot(rows["exaflops"], percent, gid=chart.tip(text), **look)
     for family in dict.fromkeys(runs["family"].tolist()):
         chart.axes.plot([], [], color=palette[family], label=family)
-    chart.axes.legend(loc="upper left", labelcolor="linecolor")
+    chart.axes.legend(loc="upper left", labelcolor="linecolor", frameon=False)
     line = "model and size, mean over seeds" if many else "run"
     chart.caption = f"One line a {line}; stronger lines are larger subsets. 2 FLOPs a MAC, forward and backward."
     return chart

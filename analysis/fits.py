@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 Floats = NDArray[np.float64]
 PARAMETERS = {"power": ("a", "b"), "floor": ("a", "b", "c"), "shift_floor": ("a", "b", "c", "d")}
 HUBER_SCALE = 0.05  # in log error: about 5 % of the error counts as noise, more as an outlier
-FLAT = 1e-3  # exponents below this are no fall of the error
+FLAT = 2e-3  # a curve that loses less than this share of the error from the smallest to the largest rung is flat
 STARTS = [(b, floor, shift) for b in (0.1, 0.5, 1.5) for floor in (0.05, 0.7) for shift in (0.01, 1.0)]
 
 
@@ -71,7 +71,7 @@ def fit(frame: pd.DataFrame, resamples: int = 100, seed: int = 0) -> Fit:
             compared[form] = held_out(form, x, error)
     form = min(compared, key=lambda name: compared[name]) if compared else "power"
     found = fit_form(form, x, error)
-    if found is None or found[1] < FLAT:
+    if found is None or not falls(found, x):
         return replace(empty, status="error does not fall with x", compared=compared)
     names = PARAMETERS[form]
     intervals, note = bootstrap(form, usable, found, resamples, seed)
@@ -103,6 +103,12 @@ def predict(x: Floats, parameters: Floats) -> Floats:
     """a (x + d)^-b + c; c and d are zero where the form has none."""
     a, b, c, d = [*parameters, 0.0, 0.0][:4]
     return np.asarray(a * (x + d) ** -b + c)
+
+
+def falls(parameters: Floats, x: Floats) -> bool:
+    """Whether the curve loses a visible share of the error over the range of x, whatever its form."""
+    first, last = predict(np.array([x.min(), x.max()]), parameters)
+    return bool(last < first * (1 - FLAT))
 
 
 def fit_form(form: str, x: Floats, error: Floats, start: Floats | None = None) -> Floats | None:

@@ -34,8 +34,9 @@ table { border-collapse:collapse; width:100%; font-size:.87rem; font-variant-num
 th,td { padding:6px 10px; text-align:right; white-space:nowrap; border-bottom:1px solid var(--line) }
 th:first-child,td:first-child { text-align:left } tr:last-child td { border-bottom:0 }
 th button { font:inherit; font-weight:600; color:inherit; background:none; border:0; padding:0; cursor:pointer }
-th button::after { content:" \\2195"; color:var(--muted) }
-th[aria-sort=ascending] button::after { content:" \\2191" } th[aria-sort=descending] button::after { content:" \\2193" }
+th button::after { content:" \\2195"; content:" \\2195" / ""; color:var(--muted) }
+th[aria-sort=ascending] button::after { content:" \\2191"; content:" \\2191" / "" }
+th[aria-sort=descending] button::after { content:" \\2193"; content:" \\2193" / "" }
 dl { display:grid; grid-template-columns:max-content 1fr; gap:2px 16px; font-size:.9rem } dt { color:var(--muted) }
 dd { margin:0; overflow-wrap:anywhere } code,pre { font:.88em ui-monospace,Menlo,Consolas,monospace }
 pre { background:var(--card); border:1px solid var(--line); border-radius:8px; padding:10px 14px; overflow-x:auto }

@@ -146,9 +146,10 @@ def subtitle(tables: Tables) -> str:
     """Data set, runs, classes."""
     runs, study = tables.runs, tables.study
     classes = runs["num_classes"].dropna()
-    text = f"{study.get('dataset_title') or study.get('dataset') or ''}"
-    text += f" · {len(tables.finished)} of {study.get('expected_runs', len(runs))} runs finished"
-    return text + (f" · {int(classes.iloc[0])} classes" if len(classes) else "")
+    parts = [str(study.get("dataset_title") or study.get("dataset") or "")]
+    parts.append(f"{len(tables.finished)} of {study.get('expected_runs', len(runs))} runs finished")
+    parts.append(f"{int(classes.iloc[0])} classes" if len(classes) else "")
+    return " · ".join(part for part in parts if part)
 
 
 def warnings(tables: Tables) -> list[str]:

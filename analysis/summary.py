@@ -177,10 +177,9 @@ def other_lines(result: dict[str, Any]) -> list[str]:
 
 def ratio_line(row: dict[str, Any]) -> str:
     """'ViT needs 0.26 x (0.16 to 0.43) the compute of ResNet …'."""
-    head = f"{row['first']} against {row['second']}"
+    head = f"{row['first']} against {row['second']} in {row['unit'].replace('_', '-')}"
     if row["ratio"] is None:
         return f"{head}: no compute ratio: {row['status']}"
-    head += f" in {row['unit'].replace('_', '-')}"
     ratio, less = row["ratio"], row["times_less"]
     low, high = row["accuracy_range"]
     return (

@@ -51,6 +51,7 @@ def open_page(browser: Any, report: Path, width: int = 1280, **options: Any) -> 
     errors: list[str] = []
     requests: list[str] = []
     page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+    page.set_default_timeout(10_000)
     page.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
