@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 import traceback
+from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -172,8 +173,8 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, 
     if ranks.first:
         write_json(folder / "environment.json", environment)
     result = read_result(folder, cell.config_hash)
-    with attention_path(cell.attention):
-        job = make_job(folder, cell, dataset, device, fixed, ranks)
+    with attention_path(cell.attention), closing(ProgressLine()) as line:
+        job = make_job(folder, cell, dataset, device, fixed, ranks, line)
         columns: dict[str, Any] = {} if result else train_columns(job, cell)
         if not ranks.first:
             return
@@ -189,11 +190,16 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, 
 
 
 def make_job(
-    folder: Path, cell: Cell, dataset: Dataset, device: torch.device, fixed: dict[str, Any], ranks: Ranks
+    folder: Path,
+    cell: Cell,
+    dataset: Dataset,
+    device: torch.device,
+    fixed: dict[str, Any],
+    ranks: Ranks,
+    line: ProgressLine,
 ) -> TrainJob:
     """The training job of a cell, network freshly initialised by its seed."""
     config = cell.config
-    line = ProgressLine()
 
     def heartbeat(**report: Any) -> None:
         if ranks.first:
