@@ -5,6 +5,7 @@ what a draw of the data does to both families cancels. The variance of the paire
 two seeds at one size carry no interval, two seeds at four sizes carry one with four degrees of freedom.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -72,6 +73,26 @@ class Comparison:
     @property
     def used(self) -> list[Gap]:
         return [gap for gap in self.gaps if gap.used]
+
+
+@dataclass(frozen=True)
+class SignChange:
+    """Neighbouring measured sizes between which the mean gap changes sign. No interval: what was measured, no more."""
+
+    below: int
+    above: int
+    upwards: bool  # first overtakes second
+
+
+def sign_change(comparison: Comparison) -> SignChange | None:
+    """Where the mean gaps of the used sizes change sign; None where they do not, or do more than once."""
+    used = [gap for gap in comparison.used if gap.gap.value != 0]
+    found = [
+        SignChange(small.size, large.size, large.gap.value > 0)
+        for small, large in itertools.pairwise(used)
+        if (small.gap.value < 0) != (large.gap.value < 0)
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def compare(scores: pd.DataFrame, first: str, second: str, rules: Rules) -> Comparison:

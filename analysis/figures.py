@@ -1,21 +1,37 @@
 """Figures of a study: each function takes tables and returns a Chart (a matplotlib figure with hover texts)."""
 
-import pandas as pd
+import math
+from typing import Any
 
+import pandas as pd
+from scipy.special import stdtrit
+
+from analysis import paper
 from analysis.results import Tables
-from analysis.style import GRID, INK, Chart, colours, label_lines, new_chart, short, size_axis
+from analysis.style import FAINT_INK, GRID, INK, Chart, colours, label_lines, new_chart, overlay_axes, short, size_axis
 from analysis.verdict import Verdict
 
+Look = dict[str, Any]  # keyword arguments of matplotlib
 PERCENT = 100.0
 METRIC_NAMES = {
     "best_val_top1": "Validation top-1 [%], best along training",
     "test_top1": "Test top-1 [%]",
 }
+MOST_LINES = 60  # learning curves; above that a line a model and size
+SEED_INTERVAL = "Bars: 95 % t-intervals of the mean where three or more seeds carry one."
 
 
 def models_in(runs: pd.DataFrame) -> list[tuple[str, str]]:
     """(model, family) in the table's order."""
     return list(runs[["model", "family"]].drop_duplicates().itertuples(index=False, name=None))
+
+
+def mean_bars(chart: Chart, x: float, values: pd.Series, colour: str) -> None:
+    """The 95 % t-interval of a mean over three or more seeds, as a bar."""
+    count = len(values)
+    if count >= 3:
+        half = float(stdtrit(count - 1, 0.975)) * float(values.std(ddof=1)) / math.sqrt(count)
+        chart.axes.plot([x, x], [values.mean() - half, values.mean() + half], color=colour, lw=1.2, alpha=0.7)
 
 
 def lines_by_size(chart: Chart, frame: pd.DataFrame, style: str = "-", labels: bool = True) -> None:
@@ -30,10 +46,12 @@ def lines_by_size(chart: Chart, frame: pd.DataFrame, style: str = "-", labels: b
         rows = frame[frame["model"] == model]
         means = rows.groupby("subset_samples")["percent"].mean()
         chart.axes.plot(means.index.tolist(), means.tolist(), style, color=palette[family], lw=1.6)
+        for size, values in rows.groupby("subset_samples")["percent"]:
+            mean_bars(chart, float(str(size)), values, palette[family])
         marks = zip(rows["run_id"], rows["subset_samples"], rows["seed"], rows["percent"], strict=True)
-        for run_id, size, seed, percent in marks:
-            gid = chart.tip(f"{run_id}: {percent:.1f} % at {size:,} images, seed {seed}")
-            chart.axes.plot([size], [percent], "o", color=palette[family], ms=4.5, alpha=0.75, gid=gid)
+        texts = [f"{run_id}: {percent:.1f} % at {size:,} images, seed {seed}" for run_id, size, seed, percent in marks]
+        places = (rows["subset_samples"].tolist(), rows["percent"].tolist())
+        chart.axes.plot(*places, "o", color=palette[family], ms=4.5, alpha=0.75, gid=chart.tip(*texts))
         ends.append((float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
     size_axis(chart.axes, sorted(int(size) for size in frame["subset_samples"].unique()))
     if labels:
@@ -45,13 +63,38 @@ def with_percent(frame: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
     return frame.assign(percent=PERCENT * values.astype(float)).dropna(subset=["percent"])
 
 
-def data_scaling(tables: Tables, metric: str = "best_val_top1") -> Chart:
-    """Top-1 against subset size, the paper's Figure 4 for this study."""
+def data_scaling(tables: Tables, metric: str = "best_val_top1", overlay: bool = False) -> Chart:
+    """Top-1 against subset size, the paper's Figure 4 for this study; with `overlay` its points, faint, behind."""
     title = "Test accuracy (held-out split)" if metric == "test_top1" else "Accuracy against training images"
     chart = new_chart(title, "Training images", METRIC_NAMES.get(metric, metric))
     lines_by_size(chart, with_percent(tables.finished, tables.finished[metric]))
-    chart.caption = "Lines: mean over seeds; marks: runs. Equal optimiser steps at every size."
+    chart.caption = f"Lines: mean over seeds; marks: runs. Equal optimiser steps at every size. {SEED_INTERVAL}"
+    if overlay:
+        chart.caption += " " + overlay_figure4(chart)
     return chart
+
+
+def overlay_figure4(chart: Chart) -> str:
+    """Two models of the digitised Figure 4 on axes of their own; returns what the caption says of it."""
+    runs = paper.figure4().runs
+    axes = overlay_axes(chart, "JFT images (faint: the paper)")
+    for model, family in (("ViT-B/32", "ViT"), ("ResNet50x1", "ResNet")):
+        rows = runs[runs["model"] == model]
+        percent = PERCENT * rows["best_val_top1"]
+        axes.plot(rows["subset_samples"], percent, "s--", color=colours([])[family], alpha=0.25, lw=1, ms=3.5)
+        for end in (0, -1):
+            place = (float(rows["subset_samples"].iloc[end]), float(percent.iloc[end]))
+            text = f"{model} {place[1]:.0f} %" if end == 0 else f"{place[1]:.0f} %"
+            shift: Look = {"xytext": (4, 6 if family == "ViT" else -9), "textcoords": "offset points"}
+            axes.annotate(text, place, fontsize=6.5, color=FAINT_INK, ha="left" if end == 0 else "right", **shift)
+    sizes = list(paper.SIZES_FIGURE4.values())
+    axes.set_xticks(sizes, list(paper.SIZES_FIGURE4))
+    axes.minorticks_off()
+    axes.margins(y=0.25)
+    return (
+        "Faint, on axes of their own (top: JFT-300M images; height: linear 5-shot ImageNet top-1, values at the ends): "
+        "ViT-B/32 and ResNet50x1 of arXiv 2010.11929v2, Figure 4, digitised to 0.2-0.4 points."
+    )
 
 
 def overfitting(tables: Tables) -> Chart:
@@ -62,7 +105,7 @@ def overfitting(tables: Tables) -> Chart:
     chart.axes.axhline(0, color=INK, lw=0.8)
     chart.caption = (
         "Top-1 on a fixed sample of the training subset minus validation top-1, both in evaluation mode, at the end of "
-        "the horizon."
+        f"the horizon. {SEED_INTERVAL}"
     )
     return chart
 
@@ -96,39 +139,40 @@ def gaps(verdict: Verdict) -> Chart:
 
 
 def learning_curves(tables: Tables) -> Chart:
-    """Validation top-1 against compute spent, a line a run; darker for larger subsets."""
+    """Validation top-1 against compute spent, a line a run (a model and size, where runs are many)."""
     chart = new_chart("Learning curves", "Pre-training compute [exaFLOPs]", "Validation top-1 [%]")
     curves = tables.curves[(tables.curves["split"] == "val") & (tables.curves["metric"] == "top1")]
-    runs = tables.finished
+    runs = tables.finished[["run_id", "model", "family", "subset_samples"]].drop_duplicates("run_id")
+    joined = curves.merge(runs, on="run_id")
     palette = colours(runs["family"].tolist())
     sizes = sorted(runs["subset_samples"].unique())
-    columns = zip(runs["run_id"], runs["family"], runs["subset_samples"], strict=True)
-    for run_id, family, size in columns:
-        part = curves[curves["run_id"] == run_id].sort_values("samples_seen")
-        if part.empty:
-            continue
+    many = joined["run_id"].nunique() > MOST_LINES
+    if many:
+        keys = ["model", "family", "subset_samples", "samples_seen"]
+        joined = joined.groupby(keys, sort=False)[["exaflops", "value"]].mean().reset_index()
+        joined["run_id"] = joined["model"] + ", mean over seeds"
+    for _, part in joined.groupby(["run_id", "family", "subset_samples"], sort=False):
+        rows = part.sort_values("samples_seen")
+        name, family, size = rows[["run_id", "family", "subset_samples"]].iloc[0]
+        percent = PERCENT * rows["value"].astype(float)
         strength = 0.3 + 0.7 * (sizes.index(size) + 1) / len(sizes)
-        text = f"{run_id}: {short(size)} images"
-        chart.axes.plot(
-            part["exaflops"],
-            PERCENT * part["value"].astype(float),
-            color=palette[family],
-            alpha=strength,
-            lw=0.6 + strength,
-            gid=chart.tip(text),
-        )
+        text = f"{name}: {short(size)} images, {percent.iloc[-1]:.1f} % at the end"
+        look: Look = {"color": palette[family], "alpha": strength, "lw": 0.6 + strength}
+        chart.axes.plot(rows["exaflops"], percent, gid=chart.tip(text), **look)
     for family in dict.fromkeys(runs["family"].tolist()):
         chart.axes.plot([], [], color=palette[family], label=family)
-    chart.axes.legend(loc="upper left", labelcolor="linecolor")
-    chart.caption = "One line a run; stronger lines are larger subsets. 2 FLOPs a MAC, forward and backward."
+    chart.axes.legend(loc="upper left", labelcolor="linecolor", frameon=False)
+    line = "model and size, mean over seeds" if many else "run"
+    chart.caption = f"One line a {line}; stronger lines are larger subsets. 2 FLOPs a MAC, forward and backward."
     return chart
 
 
 def transfer(tables: Tables, target: str, shots: int) -> Chart:
-    """Few-shot top-1 against subset size with the two baselines."""
+    """Transfer top-1 against subset size with the two baselines."""
     rows = tables.transfer
     rows = rows[(rows["target"] == target) & (rows["shots"] == shots)]
-    chart = new_chart(f"Transfer to {target}", "Pre-training images", f"{shots}-shot top-1 on {target} [%]")
+    kind = f"{shots}-shot" if shots else "Fine-tuned"
+    chart = new_chart(f"Transfer to {target}, {kind.lower()}", "Pre-training images", f"{kind} top-1 on {target} [%]")
     keys = ["run_id", "model", "family", "subset_samples", "seed"]
     means = rows[rows["features"] == "pretrained"].groupby(keys, sort=False)["value"].mean().reset_index()
     lines_by_size(chart, with_percent(means, means["value"]))
@@ -142,16 +186,9 @@ def transfer(tables: Tables, target: str, shots: int) -> Chart:
     if len(raw):
         line = chart.axes.axhline(PERCENT * raw.mean(), color=INK, lw=1, ls="--")
         line.set_gid(chart.tip(f"raw pixels: {PERCENT * raw.mean():.1f} %"))
-        chart.axes.annotate(
-            "raw pixels",
-            (0.01, PERCENT * raw.mean()),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            fontsize=8,
-        )
-    chart.caption = (
-        "Closed-form linear classifier on frozen features, mean over support sets. Dashed: the same classifier on raw "
-        "pixels; dotted: on the untrained networks."
-    )
+        place = (0.01, PERCENT * raw.mean())
+        look: Look = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
+        chart.axes.annotate("raw pixels", place, fontsize=8, **look)
+    classifier = "Closed-form linear classifier on frozen features, mean over support sets" if shots else "Fine-tuned"
+    chart.caption = f"{classifier}. Dashed: the same classifier on raw pixels; dotted: on the untrained networks."
     return chart

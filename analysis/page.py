@@ -25,20 +25,25 @@ figure { margin:0; background:var(--card); border:1px solid var(--line); border-
 figure h3 { margin:0 0 4px; font-size:1rem } figcaption { color:var(--muted); font-size:.84rem; line-height:1.4 }
 svg { width:100%; height:auto; overflow:visible } svg text { font-family:inherit }
 svg [style*="#3a3a3a"] { stroke:var(--ink) } svg text[style*="#3a3a3a"] { fill:var(--ink) !important; stroke:none }
-svg .mark { cursor:default } svg .mark:hover { opacity:.55 }
+svg .mark { cursor:default } svg .mark:hover, svg .mark.at { opacity:.45 }
+#tip { position:fixed; z-index:9; max-width:320px; padding:4px 9px; border-radius:6px; background:var(--fg);
+  color:var(--bg); font-size:.82rem; pointer-events:none }
+:focus-visible { outline:3px solid var(--accent); outline-offset:2px }
 .scroll { overflow-x:auto; border:1px solid var(--line); border-radius:8px; background:var(--card) }
 table { border-collapse:collapse; width:100%; font-size:.87rem; font-variant-numeric:tabular-nums }
 th,td { padding:6px 10px; text-align:right; white-space:nowrap; border-bottom:1px solid var(--line) }
 th:first-child,td:first-child { text-align:left } tr:last-child td { border-bottom:0 }
 th button { font:inherit; font-weight:600; color:inherit; background:none; border:0; padding:0; cursor:pointer }
-th button::after { content:" \\2195"; color:var(--muted) }
-th[aria-sort=ascending] button::after { content:" \\2191" } th[aria-sort=descending] button::after { content:" \\2193" }
+th button::after { content:" \\2195"; content:" \\2195" / ""; color:var(--muted) }
+th[aria-sort=ascending] button::after { content:" \\2191"; content:" \\2191" / "" }
+th[aria-sort=descending] button::after { content:" \\2193"; content:" \\2193" / "" }
 dl { display:grid; grid-template-columns:max-content 1fr; gap:2px 16px; font-size:.9rem } dt { color:var(--muted) }
 dd { margin:0; overflow-wrap:anywhere } code,pre { font:.88em ui-monospace,Menlo,Consolas,monospace }
 pre { background:var(--card); border:1px solid var(--line); border-radius:8px; padding:10px 14px; overflow-x:auto }
 """
 
-# Sorting by any column; numbers by data-value, so that units and separators do not matter.
+# Sorting by any column, numbers by data-value, so that units and separators do not matter; and what a mark says, by
+# pointer or, on a focused figure, by the arrow keys.
 SCRIPT = """
 for (const button of document.querySelectorAll('table.sortable th button')) button.addEventListener('click', () => {
   const head = button.closest('th'), table = head.closest('table');
@@ -52,6 +57,24 @@ for (const button of document.querySelectorAll('table.sortable th button')) butt
     if (x !== x) return 1; if (y !== y) return -1; return (x < y ? -1 : x > y ? 1 : 0) * (up ? 1 : -1); });
   table.tBodies[0].append(...rows);
 });
+const tip = document.getElementById('tip');
+const show = mark => { const box = mark.getBoundingClientRect();
+  tip.textContent = mark.dataset.tip || mark.querySelector('title').textContent; tip.hidden = false;
+  tip.style.left = Math.max(4, Math.min(box.left + box.width / 2, innerWidth - tip.offsetWidth - 8)) + 'px';
+  tip.style.top = Math.max(4, box.top - tip.offsetHeight - 8) + 'px'; };
+for (const svg of document.querySelectorAll('figure svg')) {
+  const marks = [...svg.querySelectorAll('.mark')]; let at = -1;
+  const leave = () => { if (at >= 0) marks[at].classList.remove('at'); tip.hidden = true; };
+  svg.addEventListener('pointerover', event => { const mark = event.target.closest('.mark');
+    if (mark) show(mark); else tip.hidden = true; });
+  svg.addEventListener('pointerleave', leave);
+  svg.addEventListener('blur', () => { leave(); at = -1; });
+  svg.addEventListener('keydown', event => { const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    if (event.key === 'Escape') leave();
+    if (!step || !marks.length) return;
+    event.preventDefault(); leave(); at = (at + step + marks.length) % marks.length;
+    marks[at].classList.add('at'); show(marks[at]); });
+}
 """
 
 
@@ -61,7 +84,8 @@ def page(title: str, body: str) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
-        f"<body><main>\n{body}\n</main><script>{SCRIPT}</script></body></html>\n"
+        f'<body><main>\n{body}\n</main><div id="tip" role="status" hidden></div>'
+        f"<script>{SCRIPT}</script></body></html>\n"
     )
 
 

@@ -1,14 +1,12 @@
 """The report of a study: verdict, figures, tables, environment, as one HTML page and as Markdown."""
 
-from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
-import pandas as pd
-
-from analysis import figures, page
+from analysis import figures, figures_compute, page, summary
+from analysis import report_tables as tables_of
 from analysis.results import Tables, load
-from analysis.style import Chart, to_svg
+from analysis.style import Chart, inline, raw_svg
 from analysis.verdict import Verdict, judge_all, points
 
 CITATION = """@inproceedings{dosovitskiy2021image,
@@ -32,14 +30,20 @@ def build(folder: Path, out: Path) -> list[Verdict]:
     tables = load(folder)
     out.mkdir(parents=True, exist_ok=True)
     verdicts = judge_all(tables) if len(tables.finished) else []
+    found = summary.analyse(tables) if len(tables.finished) else None
     charts = make_charts(tables, verdicts)
+    svgs = {}
     for name, chart in charts.items():
-        chart.figure.savefig(out / f"{name}.svg", metadata={"Date": None})
+        svgs[name] = raw_svg(chart)
+        (out / f"{name}.svg").write_text(svgs[name])
         chart.figure.patch.set_alpha(1)  # a PNG is pasted into papers and issues: on white
         chart.figure.savefig(out / f"{name}.png", dpi=160, facecolor="white")
-        chart.figure.patch.set_alpha(0)
-    (out / "index.html").write_text(html(tables, verdicts, charts))
-    (out / "report.md").write_text(markdown(tables, verdicts, charts))
+    drawn = [
+        page.figure(chart.title, inline(svgs[name], chart.title, f"f{number}"), chart.caption)
+        for number, (name, chart) in enumerate(charts.items())
+    ]
+    (out / "index.html").write_text(html(tables, verdicts, found, drawn))
+    (out / "report.md").write_text(markdown(tables, verdicts, found, charts))
     return verdicts
 
 
@@ -48,23 +52,34 @@ def make_charts(tables: Tables, verdicts: list[Verdict]) -> dict[str, Chart]:
     charts: dict[str, Chart] = {}
     if not len(tables.finished):
         return charts
-    charts["data_scaling"] = figures.data_scaling(tables)
+    metric = str(tables.study.get("metric", "best_val_top1"))
+    charts["data_scaling"] = figures.data_scaling(tables, overlay=True)
     for number, verdict in enumerate(verdicts):
         if verdict.comparison.gaps:
             charts["gap" if number == 0 else f"gap_{number + 1}"] = figures.gaps(verdict)
-    charts["overfitting"] = figures.overfitting(tables)
+    more = {
+        "compute_scaling": figures_compute.compute_scaling(tables, metric, overlay=True),
+        "compute_scaling_device_days": figures_compute.compute_scaling(tables, metric, "device_days"),
+        "pretraining_sets": figures_compute.pretraining_sets(tables, overlay=True),
+    }
+    charts |= {name: chart for name, chart in more.items() if chart is not None}
+    if tables.finished["train_top1_final"].notna().any():
+        charts["overfitting"] = figures.overfitting(tables)
     if len(tables.curves):
         charts["learning_curves"] = figures.learning_curves(tables)
     pretrained = tables.transfer[tables.transfer["features"] == "pretrained"]
     for target, shots in pretrained[["target", "shots"]].drop_duplicates().itertuples(index=False):
         charts[f"transfer_{target}_{shots}shot"] = figures.transfer(tables, str(target), int(shots))
+        chart = figures_compute.compute_scaling(tables, f"transfer:{target}:{shots}")
+        if chart is not None:
+            charts[f"compute_scaling_{target}_{shots}shot"] = chart
     if tables.finished["test_top1"].notna().any():
         charts["data_scaling_test"] = figures.data_scaling(tables, "test_top1")
     return charts
 
 
-def html(tables: Tables, verdicts: list[Verdict], charts: dict[str, Chart]) -> str:
-    """The page."""
+def html(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, drawn: list[str]) -> str:
+    """The page. `found` is what analysis.summary.analyse says; None with nothing finished."""
     study = tables.study
     title = str(study.get("title") or study.get("name") or "Results")
     parts = [f"<h1>{page.escape(title)}</h1>", page.paragraph(subtitle(tables), "sub")]
@@ -74,34 +89,67 @@ def html(tables: Tables, verdicts: list[Verdict], charts: dict[str, Chart]) -> s
     parts += [verdict_card(verdict, study) for verdict in verdicts]
     if not len(tables.finished):
         parts.append(page.note("No run is finished yet."))
-    drawn = [
-        page.figure(chart.title, to_svg(chart, f"f{number}"), chart.caption)
-        for number, chart in enumerate(charts.values())
-    ]
     parts += ['<div class="figures">', *drawn, "</div>"]
-    parts += [page.heading("Subsets"), subsets_table(tables)]
+    parts += findings(found) if found else []
+    parts += [page.heading("Subsets"), tables_of.subsets_table(tables)]
     if len(tables.transfer):
-        parts += [page.heading("Transfer"), transfer_table(tables)]
-    parts += [page.heading("Runs"), runs_table(tables)]
+        parts += [page.heading("Transfer"), tables_of.transfer_table(tables)]
+    parts += [page.heading("Runs"), tables_of.runs_table(tables)]
     unfinished = tables.runs[tables.runs["state"] != "finished"]
     if len(unfinished):
-        parts += [page.heading("Not finished"), unfinished_table(unfinished)]
+        parts += [page.heading("Not finished"), tables_of.unfinished_table(unfinished)]
+    if study.get("odd_folders"):
+        parts += [page.heading("Folders that are in no table"), tables_of.odd_folders_table(study["odd_folders"])]
     parts += [page.heading("Compute and environment"), page.definitions(facts(tables))]
-    parts += [
-        page.heading("How to repeat"),
-        f"<pre>{page.escape(str(study.get('command', 'harness report STUDY')))}</pre>",
-    ]
-    parts += [page.heading("How to cite the claim under test"), f"<pre>{page.escape(CITATION)}</pre>"]
+    parts += [page.heading("How to repeat"), page.preformatted(str(study.get("command", "harness report STUDY")))]
+    parts += [page.heading("How to cite"), page.paragraph("The claim under test:"), page.preformatted(CITATION)]
+    parts += [page.paragraph("This analysis:"), page.preformatted(own_citation(tables))]
     return page.page(title, "\n".join(parts))
+
+
+def findings(found: dict[str, Any]) -> list[str]:
+    """Compute ratio, overfitting and fits."""
+    parts = []
+    if found["compute_ratio"]:
+        text = (
+            "Compute that the first family needs over what the second needs for the same accuracy, averaged over the "
+            "accuracies that both reach, with 95 % intervals. It needs a ladder: three or more models a family on the "
+            "full set."
+        )
+        rows = tables_of.ratio_table(found["compute_ratio"])
+        parts += [page.heading("Compute at equal accuracy"), page.paragraph(text, "sub"), rows]
+    rows_of = found["overfitting"]
+    if rows_of["train_against_validation"] or rows_of["bigger_against_smaller"]:
+        parts.append(page.heading("Overfitting"))
+        parts += [page.paragraph(row["sentence"]) for row in rows_of["bigger_against_smaller"]]
+        parts.append(tables_of.overfitting_table(rows_of["train_against_validation"]))
+    text = (
+        "Error as a function of training images: a x^-b, with a floor c, with a shift d; the form that predicts the "
+        "largest size best from the others. Intervals: bootstrap over seeds. Nothing is extrapolated."
+    )
+    return [*parts, page.heading("Fits"), page.paragraph(text, "sub"), tables_of.fits_table(found["fits"]["rows"])]
+
+
+def own_citation(tables: Tables) -> str:
+    """BibTeX of the software with the version and commit that made the runs."""
+    environment = tables.study.get("environment") or {}
+    version = environment.get("harness_version") or "unknown version"
+    commit = environment.get("git_sha")
+    note = f"Apache-2.0{f', commit {commit}' if commit else ''}"
+    return (
+        "@software{harness,\n  title={harness: data-scaling experiments for vision backbones},\n"
+        f"  author={{The harness contributors}}, version={{{version}}}, note={{{note}}}\n}}"
+    )
 
 
 def subtitle(tables: Tables) -> str:
     """Data set, runs, classes."""
     runs, study = tables.runs, tables.study
     classes = runs["num_classes"].dropna()
-    text = f"{study.get('dataset_title') or study.get('dataset') or ''}"
-    text += f" · {len(tables.finished)} of {study.get('expected_runs', len(runs))} runs finished"
-    return text + (f" · {int(classes.iloc[0])} classes" if len(classes) else "")
+    parts = [str(study.get("dataset_title") or study.get("dataset") or "")]
+    parts.append(f"{len(tables.finished)} of {study.get('expected_runs', len(runs))} runs finished")
+    parts.append(f"{int(classes.iloc[0])} classes" if len(classes) else "")
+    return " · ".join(part for part in parts if part)
 
 
 def warnings(tables: Tables) -> list[str]:
@@ -111,6 +159,8 @@ def warnings(tables: Tables) -> list[str]:
         values = sorted(tables.finished[column].dropna().astype(str).unique())
         if len(values) > 1:
             found.append(f"The runs differ in {column}: {', '.join(values)}. Compare them with care.")
+    for name, values in (tables.study.get("environment_differs") or {}).items():
+        found.append(f"The runs differ in {name}: {', '.join(values)}. Compare them with care.")
     for item in tables.study.get("skipped_sizes", []):
         found.append(f"Subset {item['subset']} is left out: {item['reason']}.")
     failed = tables.runs[tables.runs["state"] == "failed"]
@@ -149,89 +199,6 @@ def verdict_card(verdict: Verdict, study: dict[str, object]) -> str:
     return f'<section class="verdict" aria-label="Verdict">{"".join(parts)}</section>'
 
 
-def subsets_table(tables: Tables) -> str:
-    """Distinct originals behind each subset size."""
-    runs = tables.finished
-    rows = []
-    for size, part in runs.groupby("subset_samples"):
-        origins = part["distinct_origins"].dropna()
-        low, high = (int(origins.min()), int(origins.max())) if len(origins) else (None, None)
-        shown = "" if low is None else f"{low:,}" if low == high else f"{low:,} to {high:,} over draws"
-        epochs = float((part["samples_seen"] / part["subset_samples"]).mean())
-        rows.append([(f"{size:,}", size), (shown, low), (f"{epochs:.1f}", epochs), (str(len(part)), len(part))])
-    return page.table(("Training images", "Distinct originals", "Epochs", "Runs"), rows)
-
-
-def transfer_table(tables: Tables) -> str:
-    """Few-shot accuracy by model and size, baselines in the same table."""
-    rows = []
-    table = tables.transfer.assign(size=tables.transfer["subset_samples"])
-    is_raw = table["features"] == "raw_pixels"
-    table.loc[is_raw, "model"], table.loc[is_raw, "size"] = "raw pixels", 0  # the same whatever was trained
-    keys = ["target", "shots", "features", "model", "size"]
-    for target, shots, features, model, size in table[keys].drop_duplicates().itertuples(index=False, name=None):
-        chosen = (table[keys] == [target, shots, features, model, size]).all(axis=1)
-        values = 100 * table[chosen]["value"].astype(float)
-        name = model if features == "raw_pixels" else f"{model}, {features}"
-        rows.append(transfer_row(name, target, shots, size or None, values))
-    headers = ("Features", "Target", "Shots", "Pre-training images", "Top-1 [%]", "SD over seeds [points]", "Values")
-    return page.table(headers, rows)
-
-
-def transfer_row(name: str, target: str, shots: int, size: int | None, values: pd.Series) -> list[page.Cell]:
-    """One line of the transfer table."""
-    spread = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
-    return [
-        (name, name),
-        (str(target), target),
-        (str(shots), shots),
-        ("" if size is None else f"{size:,}", size),
-        (f"{values.mean():.2f}", float(values.mean())),
-        ("" if spread != spread else f"{spread:.2f}", spread),
-        (str(len(values)), len(values)),
-    ]
-
-
-RUN_COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("subset_samples", "Images", "{:,.0f}".format),
-    ("seed", "Seed", "{:.0f}".format),
-    ("best_val_top1", "Val top-1 [%]", lambda value: f"{100 * value:.2f}"),
-    ("test_top1", "Test [%]", lambda value: f"{100 * value:.2f}"),
-    ("train_top1_at_best", "Train at best [%]", lambda value: f"{100 * value:.2f}"),
-    ("samples_seen_at_best", "Samples at best", "{:,.0f}".format),
-    ("parameters", "Parameters", "{:,.0f}".format),
-    ("training_flops_per_image", "Training FLOPs/image", "{:,.0f}".format),
-    ("exaflops_spent", "exaFLOPs", "{:.3g}".format),
-    ("device_seconds_train", "Device s", "{:,.0f}".format),
-    ("images_per_second", "Images/s", "{:,.0f}".format),
-)
-
-
-def runs_table(tables: Tables) -> str:
-    """Every finished run, linked to its folder."""
-    rows, links = [], []
-    for row in tables.finished.to_dict("records"):
-        cells: list[page.Cell] = [(str(row["run_id"]), row["run_id"]), (str(row["family"]), row["family"])]
-        for name, _, form in RUN_COLUMNS:
-            value = row[name]
-            cells.append(("", None) if pd.isna(value) else (form(float(value)), float(value)))
-        rows.append(cells)
-        links.append(f"../{quote(str(row['run_id']))}/")
-    return page.table(("Run", "Family", *[header for _, header, _ in RUN_COLUMNS]), rows, links)
-
-
-def unfinished_table(runs: pd.DataFrame) -> str:
-    """Runs without a result and why."""
-    rows: list[list[page.Cell]] = [
-        [
-            (str(value), value) if not pd.isna(value) else ("", None)
-            for value in (row["run_id"], row["state"], row["reason"])
-        ]
-        for row in runs.to_dict("records")
-    ]
-    return page.table(("Run", "State", "Reason"), rows)
-
-
 def facts(tables: Tables) -> list[tuple[str, str]]:
     """Compute spent against planned, and what it ran on."""
     runs, study = tables.finished, tables.study
@@ -256,7 +223,7 @@ def facts(tables: Tables) -> list[tuple[str, str]]:
     return items
 
 
-def markdown(tables: Tables, verdicts: list[Verdict], charts: dict[str, Chart]) -> str:
+def markdown(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, charts: dict[str, Chart]) -> str:
     """The report for a terminal, an issue or a README."""
     study = tables.study
     lines = [f"# {study.get('title') or 'Results'}", "", subtitle(tables), ""]
@@ -275,6 +242,8 @@ def markdown(tables: Tables, verdicts: list[Verdict], charts: dict[str, Chart]) 
             f"{gap.pairs} | {'yes' if gap.used else 'no'} |"
             for gap in comparison.gaps
         ]
+    if found:
+        lines += ["", *[f"- {text}" for text in summary.other_lines(found)]]
     lines += ["", *[f"![{chart.title}]({name}.png)" for name, chart in charts.items()]]
     lines += ["", *[f"- {name}: {value}" for name, value in facts(tables)], ""]
     return "\n".join(lines)

@@ -36,8 +36,12 @@ class Tables:
 def load(folder: Path) -> Tables:
     """Tables in `folder`: runs.csv or .parquet, and where they are there transfer, curves and study.json.
 
+    `folder` may also be one file that holds `runs`, whatever its name.
+
     Raises TableError for a table that is missing, lacks a column, or holds values out of range.
     """
+    if folder.is_file():
+        return load_file(folder)
     runs = read_table(folder, "runs", RUNS)
     if runs is None:
         raise TableError(f"{folder}: neither runs.csv nor runs.parquet is there")
@@ -57,12 +61,23 @@ def load(folder: Path) -> Tables:
     )
 
 
+def load_file(path: Path) -> Tables:
+    """One CSV or parquet file as the runs table, without transfer and curves."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise TableError(f"{path}: neither .csv nor .parquet")
+    runs = read_table(path.parent, path.stem, RUNS)
+    assert runs is not None
+    check(path, runs, NEEDED)
+    empty = [pd.DataFrame(columns=pd.Index(list(columns))) for columns in (TRANSFER, CURVES)]
+    return Tables(with_defaults(runs), empty[0], empty[1], {})
+
+
 def read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFrame | None:
     """A table as parquet or CSV with its documented types; None when it is not there."""
     parquet, csv = folder / f"{name}.parquet", folder / f"{name}.csv"
     try:
         if parquet.exists():
-            frame = pd.read_parquet(parquet)
+            frame = read_parquet(parquet)
         elif csv.exists():
             frame = pd.read_csv(csv, dtype={c: "string" for c, column in columns.items() if column.kind == "str"})
         else:
@@ -73,6 +88,14 @@ def read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFr
     except (ValueError, TypeError, OSError) as error:
         raise TableError(f"{folder / name}: cannot be read ({error})") from error
     return frame
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    """Raises TableError that says what to install."""
+    try:
+        return pd.read_parquet(path)
+    except ImportError as error:
+        raise TableError(f"{path}: parquet needs pyarrow: pip install pyarrow") from error
 
 
 def check(path: Path, frame: pd.DataFrame, needed: tuple[str, ...]) -> None:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 INK = "#3a3a3a"
 GRID = "#9a9a9a"
+FAINT_INK = "#7d7d7d"  # of an overlay's text: 4 to 1 on light and on dark ground
 # Okabe and Ito's palette (jfly.uni-koeln.de/color), without yellow, which is too light for lines.
 FAMILY_COLOURS = {"ViT": "#0072B2", "ResNet": "#D55E00", "hybrid": "#009E73"}
 OTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#5F6B6D")
@@ -47,12 +48,12 @@ class Chart:
     axes: Axes
     title: str
     caption: str = ""
-    tips: dict[str, str] = field(default_factory=dict)
+    tips: dict[str, list[str]] = field(default_factory=dict)
 
-    def tip(self, text: str) -> str:
-        """A new mark's gid."""
+    def tip(self, *texts: str) -> str:
+        """The gid of a new line (one text) or of new marks drawn in one call (a text each, in their order)."""
         gid = f"tip-{len(self.tips)}"
-        self.tips[gid] = text
+        self.tips[gid] = list(texts)
         return gid
 
 
@@ -113,17 +114,51 @@ def short(size: float) -> str:
     return f"{size:g}"
 
 
-def to_svg(chart: Chart, prefix: str) -> str:
-    """Inline SVG; ids carry `prefix`, and every mark with a tip gets a <title> that browsers show on hover."""
+def raw_svg(chart: Chart) -> str:
+    """The figure as SVG, every mark with its <title>, which browsers show on hover; inline() puts it into a page."""
     buffer = io.StringIO()
     with rc_context(SETTINGS):
         chart.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    svg = buffer.getvalue()
+    first, *rest = re.split(r'<g id="(tip-\d+)">', buffer.getvalue())
+    pieces = [first] + [titled(chart.tips[gid], part) for gid, part in zip(rest[::2], rest[1::2], strict=True)]
+    return "".join(pieces)
+
+
+def titled(texts: list[str], svg: str) -> str:
+    """The SVG of a group's inside and of what follows, the first len(texts) marks of it carrying their titles."""
+    if len(texts) == 1 and svg.lstrip().startswith("<path"):  # a line, not marks
+        return f'<g class="mark"><title>{escape(texts[0])}</title>{svg}'
+    titles = iter(texts)
+    return '<g class="marks">' + re.sub(
+        r"<use ([^>]*)/>",
+        lambda match: f'<use class="mark" {match[1]}><title>{escape(next(titles))}</title></use>',
+        svg,
+        count=len(texts),
+    )
+
+
+def inline(svg: str, title: str, prefix: str) -> str:
+    """SVG for a page: ids carry `prefix`, and the whole is one labelled image that the keyboard can reach."""
     svg = svg[svg.index("<svg") :]
-    for gid, text in chart.tips.items():
-        svg = svg.replace(f'<g id="{gid}">', f'<g id="{gid}" class="mark"><title>{escape(text)}</title>')
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = re.sub(r"url\(#", f"url(#{prefix}-", svg)
     svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
-    label = f'<svg role="img" aria-label="{escape(chart.title)}" '
-    return svg.replace("<svg ", label, 1)
+    return svg.replace("<svg ", f'<svg role="img" tabindex="0" aria-label="{escape(title)}" ', 1)
+
+
+def overlay_axes(chart: Chart, x: str) -> Axes:
+    """Axes of their own behind the chart's, for points of another scale: x on top, no y ticks."""
+    with rc_context(SETTINGS):
+        other = chart.figure.add_subplot(label="overlay")
+    other.patch.set_alpha(0)
+    other.set_zorder(chart.axes.get_zorder() - 1)
+    other.grid(False)
+    other.xaxis.tick_top()
+    other.xaxis.set_label_position("top")
+    other.set_xscale("log")
+    other.set_xlabel(x, fontsize=7, color=FAINT_INK)
+    other.tick_params(axis="x", labelsize=7, colors=FAINT_INK)
+    other.set_yticks([])
+    for spine in other.spines.values():
+        spine.set_visible(False)
+    return other

@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 import traceback
+from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,12 +28,12 @@ from harness.cell import Cell, resolve
 from harness.config import TransferConfig
 from harness.data.loader import distinct_origins
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
-from harness.environment import describe, processor_name
+from harness.environment import describe, device_name
 from harness.errors import DatasetError, HarnessError
 from harness.models.build import build_model
 from harness.models.precision import attention_path
 from harness.paths import data_root
-from harness.results_schema import SCHEMA_VERSION
+from harness.results_schema import EXAFLOPS_PER_TPU_V3_CORE_DAY, SCHEMA_VERSION
 from harness.run_folder import missing_columns, read_result, read_status, write_json, write_status
 from harness.run_lock import lock
 from harness.submission import (
@@ -55,10 +56,6 @@ from harness.train.stochastic_depth import set_stochastic_depth
 from harness.train.tracker import start_tracker
 from harness.transfer.evaluate import evaluate_target
 from harness.transfer.subject import Subject
-
-# The paper's own rate, to express compute in its unit: ViT-L/16 on JFT-300M, 1567 exaFLOPs (Table 6, 14 epochs)
-# in 680 TPUv3-core-days (Table 2).
-EXAFLOPS_PER_TPU_V3_CORE_DAY = 1567 / 680
 
 
 def execute(folder: Path, stage: str = "all") -> int:
@@ -177,11 +174,12 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, 
     device = (
         torch.device("cuda", ranks.local_rank) if config.device.kind == "cuda" else torch.device(config.device.kind)
     )
+    environment = describe(device_name(device.type, ranks.local_rank)) if ranks.first else {}
     if ranks.first:
-        write_json(folder / "environment.json", describe(device_kind(device)))
+        write_json(folder / "environment.json", environment)
     result = read_result(folder, cell.config_hash)
-    with attention_path(cell.attention):
-        job = make_job(folder, cell, dataset, device, fixed, ranks)
+    with attention_path(cell.attention), closing(ProgressLine()) as line:
+        job = make_job(folder, cell, dataset, device, fixed, ranks, line)
         columns: dict[str, Any] = {} if result else train_columns(job, cell)
         if stage != "train":
             subject = subject_of(folder, cell, dataset, device, ranks)
@@ -189,7 +187,7 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, 
         if not ranks.first:
             return
     if result is None:
-        result = columns | closing_columns(cell, columns, device, ranks, fixed)
+        result = columns | closing_columns(cell, columns, environment, ranks, fixed)
         absent = missing_columns(result)
         assert not absent, f"result lacks {absent}"
         write_json(folder / "result.json", result)
@@ -198,11 +196,16 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, 
 
 
 def make_job(
-    folder: Path, cell: Cell, dataset: Dataset, device: torch.device, fixed: dict[str, Any], ranks: Ranks
+    folder: Path,
+    cell: Cell,
+    dataset: Dataset,
+    device: torch.device,
+    fixed: dict[str, Any],
+    ranks: Ranks,
+    line: ProgressLine,
 ) -> TrainJob:
     """The training job of a cell, network freshly initialised by its seed."""
     config = cell.config
-    line = ProgressLine()
 
     def heartbeat(**report: Any) -> None:
         if ranks.first:
@@ -283,11 +286,10 @@ def train_columns(job: TrainJob, cell: Cell) -> dict[str, Any]:
 
 
 def closing_columns(
-    cell: Cell, columns: dict[str, Any], device: torch.device, ranks: Ranks, fixed: dict[str, Any]
+    cell: Cell, columns: dict[str, Any], environment: dict[str, Any], ranks: Ranks, fixed: dict[str, Any]
 ) -> dict[str, Any]:
     """Everything else in a row of `runs`: what the cell is, and what it ran on."""
     config = cell.config
-    environment = describe(device_kind(device))
     return {
         "schema_version": SCHEMA_VERSION,
         "config_hash": cell.config_hash,
@@ -310,7 +312,7 @@ def closing_columns(
         "tpu_v3_core_days_equivalent": columns["exaflops_spent"] / EXAFLOPS_PER_TPU_V3_CORE_DAY,
         "precision": cell.precision,
         "attention": cell.attention,
-        "device_kind": device_kind(device),
+        "device_kind": environment["device_kind"],
         "device_count": ranks.count,
         "threads": config.launcher.threads,
         "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -356,11 +358,6 @@ def run_transfer(
     content = evaluate_target(config, subject, pretraining, path.with_suffix(".work"))
     if subject.ranks.first:
         write_json(path, {"transfer_id": transfer_id, "config": asdict(config), **content})
-
-
-def device_kind(device: torch.device) -> str:
-    """The device as torch or the system names it."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 
 def utc_now() -> str:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from harness.errors import HarnessError
 from harness.results_schema import CURVES, RUNS, TRANSFER
-from harness.run_folder import read_json, read_metrics, read_result
+from harness.run_folder import missing_columns, read_json, read_metrics, read_result
 from harness.study.status import run_state
 
 DTYPES = {"str": "string", "int": "Int64", "float": "Float64"}
@@ -44,6 +44,40 @@ def collect(folder: Path, plan: dict[str, Any]) -> dict[str, pd.DataFrame]:
         "transfer": table(transfer, list(TRANSFER)),
         "curves": table(curves, list(CURVES)),
     }
+
+
+def odd_folders(folder: Path, plan: dict[str, Any]) -> list[dict[str, str]]:
+    """Folders below a study's that give no row, or a row without a result that should be there: damaged or foreign.
+
+    Each has `folder` and `problem`; nothing is touched. The report's own folder is none of them.
+    """
+    planned = {row["run_id"] for row in plan["runs"]}
+    found = []
+    for path in sorted(item for item in folder.iterdir() if item.is_dir() and item.name != "report"):
+        result = path / "result.json"
+        if path.name not in planned:
+            problem = "foreign: no run of this plan has this name"
+        elif not result.exists():
+            continue
+        else:
+            problem = damage(path)
+        if problem:
+            found.append({"folder": path.name, "problem": problem})
+    return found
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with the files of a run that has a result.json; '' when nothing is."""
+    content = read_json(folder / "result.json")
+    if content is None:
+        return "damaged: result.json is no JSON object"
+    missing = missing_columns(content)
+    if missing:
+        return f"damaged: result.json has no valid {missing[0]}"
+    if content.get("run_id") != folder.name:
+        return f"damaged: result.json is of {content.get('run_id')}"
+    bad = [path.name for path in sorted((folder / "transfer").glob("*.json")) if read_json(path) is None]
+    return f"damaged: transfer/{bad[0]} is no JSON object; its rows are left out" if bad else ""
 
 
 def unfinished_row(folder: Path, plan: dict[str, Any], planned: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The commands about studies: plan, calibrate, results, report."""
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +108,10 @@ def results_command(name: str, overrides: list[str], out: Path, form: str) -> in
     """Write the results tables of a study."""
     folder = instance_folder(name, overrides)
     plan = collect.read_plan(folder)
-    tables = collect.collect(folder, plan)
-    for path in collect.write(tables, out, form):
+    for path in write_tables(folder, plan, out, form):
         print(path)
-    write_json(out / "study.json", study_json(folder, plan))
+    for item in collect.odd_folders(folder, plan):
+        print(f"not in the tables: {item['folder']}: {item['problem']}")
     return 0
 
 
@@ -120,11 +121,30 @@ def report_command(name: str, overrides: list[str]) -> int:
 
     folder = instance_folder(name, overrides)
     plan = collect.read_plan(folder)
-    tables = collect.collect(folder, plan)
     out = folder / "report"
-    collect.write(tables, out / "tables", "csv")
-    write_json(out / "tables" / "study.json", study_json(folder, plan))
+    write_tables(folder, plan, out / "tables", "csv")
     return build_report(out / "tables", out)
+
+
+def analyze_command(table: Path | None, pairs: str | None, x: str, metric: str | None, as_json: bool) -> int:
+    """The analysis of a table, of a study's run folder (its plan.json says so), or of the paper's numbers (None)."""
+    from analysis.commands import analyze_command as analyze
+    from analysis.commands import paper_command
+
+    if table is None:
+        return paper_command(as_json)
+    if not (table / "plan.json").is_file():
+        return analyze(table, pairs, x, metric, as_json)
+    with tempfile.TemporaryDirectory() as scratch:
+        write_tables(table, collect.read_plan(table), Path(scratch), "csv")
+        return analyze(Path(scratch), pairs, x, metric, as_json)
+
+
+def write_tables(folder: Path, plan: dict[str, Any], out: Path, form: str) -> list[Path]:
+    """runs, transfer, curves and study.json of a study's run folders."""
+    paths = collect.write(collect.collect(folder, plan), out, form)
+    write_json(out / "study.json", study_json(folder, plan))
+    return paths
 
 
 def study_json(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +152,7 @@ def study_json(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     study = plan["name"]
     default_data = spec.load(study).data if is_shipped(study) else plan["dataset"]
     data = "" if default_data == plan["dataset"] else f" data={plan['dataset']}"
-    environments = [collect.read_json(path) or {} for path in sorted(folder.glob("*/environment.json"))[:1]]
+    environments = [collect.read_json(path) or {} for path in sorted(folder.glob("*/environment.json"))]
     environment = {key: value for key, value in (environments or [{}])[0].items() if key != "git_diff"}
     return {key: value for key, value in plan.items() if key != "runs"} | {
         "command": f"harness run {study}{data} && harness report {study}{data}",
@@ -144,7 +164,28 @@ def study_json(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
             "device_days": sum(row["device_days"] for row in plan["runs"]),
         },
         "environment": environment,
+        "environment_differs": environment_differs(environments),
+        "odd_folders": collect.odd_folders(folder, plan),
     }
+
+
+def environment_differs(environments: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Library and Python versions, platform and code changes that are not the same in every run, with their values.
+
+    What the runs table has a column for (commit, torch, timm, device) is told from there.
+    """
+    seen: dict[str, set[str]] = {}
+    for item in environments:
+        packages = {
+            name: value for name, value in (item.get("packages") or {}).items() if name not in ("torch", "timm")
+        }
+        for name, value in (packages | {key: item.get(key) for key in ("python", "platform", "processor")}).items():
+            seen.setdefault(name, set()).add(str(value))
+    differing = {name: sorted(values) for name, values in seen.items() if len(values) > 1}
+    changed = sum(bool(item.get("git_diff")) for item in environments)
+    if changed:
+        differing["uncommitted code changes"] = [f"{changed} of {len(environments)} runs have some"]
+    return differing
 
 
 def is_shipped(study: str) -> bool:

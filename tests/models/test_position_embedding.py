@@ -30,5 +30,5 @@ def test_equal_grids_change_nothing() -> None:
 def test_what_fits_no_grid_is_told() -> None:
     with pytest.raises(HarnessError, match="17 tokens"):
         resize_position_embedding(torch.zeros(1, 17, 8), (4, 4), (2, 2), prefix_tokens=0)
-    with pytest.raises(HarnessError, match="weights.npz: .* 15 patches"):
+    with pytest.raises(HarnessError, match=r"weights.npz: .* 15 patches"):
         square_grid(15, "weights.npz")

@@ -1,0 +1,109 @@
+"""Figures against compute (the paper's Figure 5) and against pre-training sets (Figure 3)."""
+
+import pandas as pd
+
+from analysis import paper
+from analysis.figures import PERCENT, SEED_INTERVAL, Look, mean_bars, models_in, with_percent
+from analysis.results import Tables
+from analysis.style import FAINT_INK, GRID, Chart, colours, label_lines, new_chart, overlay_axes
+from analysis.summary import ladder
+
+AXIS_NAMES = {"exaflops": "Pre-training compute [exaFLOPs]", "device_days": "Pre-training time [device-days]"}
+
+
+def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay: bool = False) -> Chart | None:
+    """Top-1 against compute at full data, a line a family; None where no family has two rungs of compute.
+
+    Args:
+        metric: a column of runs, or 'transfer:TARGET:SHOTS'.
+        unit: 'exaflops' or 'device_days'.
+    """
+    rows = ladder(tables, metric, unit)
+    rows = with_percent(rows[rows["compute"] > 0], rows["value"])
+    rungs = rows.groupby(["family", "model", "rung"], sort=False)[["compute", "percent"]].mean().reset_index()
+    if rungs.empty or rungs.groupby("family").size().max() < 2:
+        return None
+    name = metric.split(":")[1] if metric.startswith("transfer:") else "the study's metric"
+    chart = new_chart(f"Compute scaling: {name}", AXIS_NAMES[unit], f"Top-1 [%], {name}")
+    chart.axes.set_xscale("log")
+    palette = colours(rows["family"].tolist())
+    ends = []
+    for family in dict.fromkeys(rows["family"]):
+        line = rungs[rungs["family"] == family].sort_values("compute")
+        chart.axes.plot(line["compute"], line["percent"], "-", color=palette[family], lw=1.2, alpha=0.6)
+        part = rows[rows["family"] == family]
+        for _, values in part.groupby(["model", "rung"]):
+            mean_bars(chart, float(values["compute"].mean()), values["percent"], palette[family])
+        marks = zip(part["run_id"], part["percent"], part["compute"], strict=True)
+        texts = [f"{run_id}: {percent:.2f} % for {compute:.3g} {unit}" for run_id, percent, compute in marks]
+        look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
+        chart.axes.plot(part["compute"].tolist(), part["percent"].tolist(), "o", gid=chart.tip(*texts), **look)
+        ends.append((float(line["compute"].iloc[-1]), float(line["percent"].iloc[-1]), family, palette[family]))
+    label_lines(chart, ends)
+    chart.caption = f"Runs on the full set; lines join the means of rungs. {SEED_INTERVAL}"
+    if unit == "exaflops":
+        chart.caption += " 2 FLOPs a MAC, forward and backward."
+    if overlay and unit == "exaflops":
+        chart.caption += " " + overlay_table6(chart)
+    return chart
+
+
+def overlay_table6(chart: Chart) -> str:
+    """Table 6's average of five on axes of their own; returns what the caption says of it."""
+    runs = paper.table6().runs
+    axes = overlay_axes(chart, "exaFLOPs on JFT-300M (faint: the paper)")
+    for family in ("ResNet", "ViT", "hybrid"):
+        rows = runs[runs["family"] == family]
+        percent = PERCENT * rows["best_val_top1"].astype(float)
+        axes.plot(rows["exaflops_spent"], percent, "s", color=colours([])[family], alpha=0.25, ms=3.5)
+    axes.annotate("95 %", (0.995, 95.0), xycoords=("axes fraction", "data"), fontsize=6.5, color=FAINT_INK, ha="right")
+    axes.annotate("90 %", (0.995, 90.0), xycoords=("axes fraction", "data"), fontsize=6.5, color=FAINT_INK, ha="right")
+    return (
+        "Faint, on axes of their own (top: exaFLOPs by the paper's convention, padding not counted; height: mean of "
+        "five fine-tuned targets, heights of 90 and 95 % marked): arXiv 2010.11929v2, Table 6."
+    )
+
+
+def pretraining_sets(tables: Tables, metric: str = "best_val_top1", overlay: bool = False) -> Chart | None:
+    """Top-1 against the pre-training set, smallest first (Figure 3); None for a table of one set.
+
+    With `overlay` the range of BiT's models on ImageNet, ImageNet-21k and JFT-300M, where these are the sets.
+    """
+    frame = with_percent(tables.finished, tables.finished[metric])
+    frame = frame[frame["subset_samples"] == frame.groupby("dataset")["subset_samples"].transform("max")]
+    sizes = frame.groupby("dataset")["subset_samples"].max().sort_values()
+    if len(sizes) < 2:
+        return None
+    place = {str(name): number for number, name in enumerate(sizes.index)}
+    chart = new_chart("Pre-training sets", "Pre-training set, smallest first", "Top-1 [%]")
+    palette = colours(frame["family"].tolist())
+    ends = []
+    for model, family in models_in(frame):
+        rows = frame[frame["model"] == model].assign(place=lambda part: part["dataset"].map(place))
+        means = rows.groupby("place")["percent"].mean()
+        chart.axes.plot(means.index.tolist(), means.tolist(), "-", color=palette[family], lw=1.3, alpha=0.7)
+        for number, values in rows.groupby("place")["percent"]:
+            mean_bars(chart, float(str(number)), values, palette[family])
+        marks = zip(rows["run_id"], rows["percent"], strict=True)
+        texts = [f"{run_id}: {percent:.2f} %" for run_id, percent in marks]
+        look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
+        chart.axes.plot(rows["place"].tolist(), rows["percent"].tolist(), "o", gid=chart.tip(*texts), **look)
+        ends.append((float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
+    chart.axes.set_xticks(list(place.values()), list(place))
+    label_lines(chart, ends)
+    chart.caption = f"Every set whole; lines: mean over seeds. {SEED_INTERVAL}"
+    if overlay and set(place) == set(paper.PRETRAINING_SETS):
+        chart.caption += " " + bit_band(chart, place)
+    return chart
+
+
+def bit_band(chart: Chart, place: dict[str, int]) -> str:
+    """The shaded range of BiT in Figure 3; returns what the caption says of it."""
+    points = paper.read("fig3_digitised")
+    edges: list[pd.Series] = []
+    for edge in ("BiT lower edge", "BiT upper edge"):
+        rows = points[points["series"] == edge]
+        edges.append(rows.assign(place=rows["pretrain_dataset"].map(place)).set_index("place")["imagenet_top1"])
+    low, high = (edge.sort_index() for edge in edges)
+    chart.axes.fill_between(low.index.tolist(), low.tolist(), high.tolist(), color=GRID, alpha=0.2, lw=0)
+    return "Shaded: the range of BiT's ResNets, Figure 3 of arXiv 2010.11929v2, digitised to 0.1-0.3 points."

@@ -1,0 +1,82 @@
+"""Train against validation accuracy by subset, and the size below which the bigger model of a family does worse."""
+
+from itertools import combinations
+from typing import Any
+
+import pandas as pd
+
+from analysis.crossover import POINTS, Comparison, Rules, compare, sign_change
+from analysis.results import Tables, scores
+
+MIN_TIMES_LARGER = 1.2  # models within 20 % of each other are of one size
+
+
+def train_against_validation(tables: Tables) -> list[dict[str, Any]]:
+    """One row a (model, size): accuracies at the end (percent), their difference and its spread over seeds (points),
+    and what the best evaluation was worth over the last (points)."""
+    runs = tables.finished
+    frame = pd.DataFrame(
+        {
+            "model": runs["model"],
+            "family": runs["family"],
+            "size": runs["subset_samples"],
+            "train": POINTS * runs["train_top1_final"].astype(float),
+            "validation": POINTS * runs["val_top1_final"].astype(float),
+            "best": POINTS * runs["best_val_top1"].astype(float),
+        }
+    ).dropna(subset=["train", "validation"])
+    frame["gap"] = frame["train"] - frame["validation"]
+    rows = []
+    for _, part in frame.groupby(["model", "family", "size"], sort=False):
+        rows.append(
+            {
+                "model": part["model"].iloc[0],
+                "family": part["family"].iloc[0],
+                "subset_samples": int(part["size"].iloc[0]),
+                "runs": len(part),
+                "train_top1_percent": float(part["train"].mean()),
+                "val_top1_percent": float(part["validation"].mean()),
+                "gap_points": float(part["gap"].mean()),
+                "gap_sd_points": float(part["gap"].std(ddof=1)) if len(part) > 1 else None,
+                "best_over_last_points": float((part["best"] - part["validation"]).mean()),
+            }
+        )
+    return rows
+
+
+def bigger_against_smaller(tables: Tables, metric: str, rules: Rules) -> list[Comparison]:
+    """Every two models of a family of which one is larger, compared at equal sizes: first is the larger.
+
+    Size is parameters; without that column (tables of others) it is the order in which pairs of the study name them.
+    """
+    table = scores(tables, metric)
+    sizes = tables.finished.groupby("model")["parameters"].mean().dropna().astype(float)
+    named = [tuple(pair) for pair in tables.study.get("pairs", [])]
+    families = tables.finished.groupby("model")["family"].first()
+    found = [(one, two) for one, two in named if families.get(one) == families.get(two) is not None]
+    for one, two in combinations(sizes.index, 2):
+        large, small = (one, two) if sizes[one] > sizes[two] else (two, one)
+        if families[one] == families[two] and sizes[large] > MIN_TIMES_LARGER * sizes[small]:
+            found.append((large, small))
+    compared = [compare(table, one, two, rules) for one, two in dict.fromkeys(found)]
+    return [item for item in compared if item.gaps]
+
+
+def sentence(comparison: Comparison) -> str:
+    """Below which size the larger model does worse."""
+    first, second, where = comparison.first, comparison.second, comparison.crossover
+    worse = [gap.size for gap in comparison.gaps if gap.gap.value < 0]
+    if where.size is not None and comparison.slope.value > 0:
+        low, value, high = (f"{bound:,.0f}" for bound in (where.size.low, where.size.value, where.size.high))
+        return f"{first} does worse than {second} below {value} images ({low} to {high})."
+    bracket = sign_change(comparison)
+    if bracket and bracket.upwards:
+        return (
+            f"{first} does worse than {second} at {bracket.below:,} images and better at {bracket.above:,} "
+            "(as measured; no interval)."
+        )
+    if not worse:
+        return f"{first} does no worse than {second} at any size measured."
+    if len(worse) == len(comparison.gaps):
+        return f"{first} does worse than {second} at every size measured."
+    return f"{first} against {second} changes sign without order: no size can be named."

@@ -1,0 +1,163 @@
+"""The tables of a report's page, each as HTML."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from analysis import page
+from analysis.results import Tables
+
+
+def subsets_table(tables: Tables) -> str:
+    """Distinct originals behind each subset size."""
+    runs = tables.finished
+    rows = []
+    for size, part in runs.groupby("subset_samples"):
+        origins = part["distinct_origins"].dropna()
+        low, high = (int(origins.min()), int(origins.max())) if len(origins) else (None, None)
+        shown = "" if low is None else f"{low:,}" if low == high else f"{low:,} to {high:,} over draws"
+        epochs = float((part["samples_seen"] / part["subset_samples"]).mean())
+        rows.append([(f"{size:,}", size), (shown, low), (f"{epochs:.1f}", epochs), (str(len(part)), len(part))])
+    return page.table(("Training images", "Distinct originals", "Epochs", "Runs"), rows)
+
+
+def transfer_table(tables: Tables) -> str:
+    """Transfer accuracy by model and size, baselines in the same table."""
+    rows = []
+    table = tables.transfer.assign(size=tables.transfer["subset_samples"])
+    is_raw = table["features"] == "raw_pixels"
+    table.loc[is_raw, "model"], table.loc[is_raw, "size"] = "raw pixels", 0  # the same whatever was trained
+    keys = ["target", "shots", "features", "model", "size"]
+    for key, part in table.groupby(keys, sort=False):
+        target, shots, features, model, size = map(str, key)
+        name = model if features == "raw_pixels" else f"{model}, {features}"
+        rows.append(transfer_row(name, target, int(shots), int(size) or None, 100 * part["value"].astype(float)))
+    headers = ("Features", "Target", "Shots", "Pre-training images", "Top-1 [%]", "SD over seeds [points]", "Values")
+    return page.table(headers, rows)
+
+
+def transfer_row(name: str, target: str, shots: int, size: int | None, values: pd.Series) -> list[page.Cell]:
+    """One line of the transfer table."""
+    spread = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+    return [
+        (name, name),
+        (str(target), target),
+        (str(shots), shots),
+        ("" if size is None else f"{size:,}", size),
+        (f"{values.mean():.2f}", float(values.mean())),
+        ("" if spread != spread else f"{spread:.2f}", spread),
+        (str(len(values)), len(values)),
+    ]
+
+
+RUN_COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("subset_samples", "Images", "{:,.0f}".format),
+    ("seed", "Seed", "{:.0f}".format),
+    ("best_val_top1", "Val top-1 [%]", lambda value: f"{100 * value:.2f}"),
+    ("test_top1", "Test [%]", lambda value: f"{100 * value:.2f}"),
+    ("train_top1_at_best", "Train at best [%]", lambda value: f"{100 * value:.2f}"),
+    ("samples_seen_at_best", "Samples at best", "{:,.0f}".format),
+    ("parameters", "Parameters", "{:,.0f}".format),
+    ("training_flops_per_image", "Training FLOPs/image", "{:,.0f}".format),
+    ("exaflops_spent", "exaFLOPs", "{:.3g}".format),
+    ("device_seconds_train", "Device s", "{:,.0f}".format),
+    ("images_per_second", "Images/s", "{:,.0f}".format),
+)
+
+
+def runs_table(tables: Tables) -> str:
+    """Every run, finished or not, linked to its folder."""
+    rows, links = [], []
+    for row in tables.runs.to_dict("records"):
+        cells: list[page.Cell] = [text_cell(row[name]) for name in ("run_id", "state", "family")]
+        for name, _, form in RUN_COLUMNS:
+            value = row[name]
+            cells.append(("", None) if pd.isna(value) else (form(float(value)), float(value)))
+        rows.append(cells)
+        links.append(f"../{quote(str(row['run_id']))}/")
+    return page.table(("Run", "State", "Family", *[header for _, header, _ in RUN_COLUMNS]), rows, links)
+
+
+def unfinished_table(runs: pd.DataFrame) -> str:
+    """Runs without a result and why."""
+    rows = [[text_cell(row[name]) for name in ("run_id", "state", "reason")] for row in runs.to_dict("records")]
+    return page.table(("Run", "State", "Reason"), rows, [f"../{quote(str(run_id))}/" for run_id in runs["run_id"]])
+
+
+def text_cell(value: Any) -> page.Cell:
+    """A cell of text, empty where there is none."""
+    return ("", None) if pd.isna(value) else (str(value), value)
+
+
+def number_cell(value: float | None, form: str) -> page.Cell:
+    """A number by a format, empty where there is none."""
+    return ("", None) if value is None else (format(value, form), value)
+
+
+def odd_folders_table(items: list[dict[str, str]]) -> str:
+    """Run folders that give no row."""
+    return page.table(("Folder", "Problem"), [[text_cell(row["folder"]), text_cell(row["problem"])] for row in items])
+
+
+def ratio_table(rows: list[dict[str, Any]]) -> str:
+    """Compute ratios of families, or why there is none."""
+    out = []
+    for row in rows:
+        ratio, less = row["ratio"] or {}, row["times_less"] or {}
+        reach = row["accuracy_range"]
+        out.append(
+            [
+                text_cell(f"{row['first']} against {row['second']}"),
+                text_cell(row["unit"].replace("_", "-")),
+                interval_cell(ratio),
+                interval_cell(less),
+                text_cell("" if reach is None else f"{100 * reach[0]:.1f} to {100 * reach[1]:.1f}"),
+                text_cell(row["status"]),
+            ]
+        )
+    headers = ("Families", "In", "Compute, first over second", "Times less", "At top-1 [%]", "Status")
+    return page.table(headers, out)
+
+
+def interval_cell(item: dict[str, float]) -> page.Cell:
+    """'0.26 (0.16 to 0.43)'."""
+    if not item:
+        return "", None
+    return f"{item['value']:.2f} ({item['low']:.2f} to {item['high']:.2f})", item["value"]
+
+
+def overfitting_table(rows: list[dict[str, Any]]) -> str:
+    """Train against validation top-1 by model and subset."""
+    headers = (
+        *("Model", "Training images", "Train, end [%]", "Val, end [%]", "Difference [points]", "SD over seeds"),
+        *("Best over last val [points]", "Runs"),
+    )
+    names = (
+        *(("subset_samples", ",d"), ("train_top1_percent", ".2f"), ("val_top1_percent", ".2f"), ("gap_points", "+.2f")),
+        *(("gap_sd_points", ".2f"), ("best_over_last_points", "+.2f"), ("runs", "d")),
+    )
+    return page.table(headers, [[text_cell(r["model"]), *[number_cell(r[n], f) for n, f in names]] for r in rows])
+
+
+def fits_table(rows: list[dict[str, Any]]) -> str:
+    """Error curves: form, parameters with intervals, error of the held-out largest rung; failed ones say why."""
+    out = []
+    for row in rows:
+        values = []
+        for name, value in row["parameters"].items():
+            low_high = row["intervals"].get(name)
+            values.append(f"{name} {value:.4g}" + (f" ({low_high[0]:.3g} to {low_high[1]:.3g})" if low_high else ""))
+        held = row["held_out_log_error"]
+        out.append(
+            [
+                text_cell(row["name"]),
+                text_cell(row["form"] or row["status"]),
+                text_cell("; ".join(values)),
+                number_cell(None if held is None else 100 * (math.exp(held) - 1), ".1f"),
+                text_cell(row["note"]),
+            ]
+        )
+    return page.table(("Model", "Form", "Parameters", "Held-out largest size: off by [% of error]", "Note"), out)

@@ -1,0 +1,213 @@
+"""Everything that a table says, as plain data: crossover, verdict, compute ratio, overfitting, fits.
+
+`harness analyze` prints it; the report draws from the same. Numbers that are not there are None, never NaN.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import overfitting
+from analysis.compute_ratio import ComputeRatio, compare_compute, matched_pairs
+from analysis.crossover import Comparison, compare, sign_change
+from analysis.fits import Fit, fit_each
+from analysis.results import TableError, Tables, scores
+from analysis.verdict import judge, rules_of
+
+X_AXES = ("images", "exaflops", "device_days")
+COMPUTE_UNITS = ("exaflops", "device_days")
+FAMILY_ORDER = ("hybrid", "ViT")  # first of a comparison; others follow
+
+
+def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dict[str, Any]:
+    """Points 2 to 5 of an analysis for every pair that tables.study names.
+
+    Args:
+        x: what fits are against: 'images', 'exaflops' or 'device_days' (the last two over full-data runs).
+    Raises analysis.results.TableError for a metric or column that is not there.
+    """
+    metric = metric or str(tables.study.get("metric", "best_val_top1"))
+    rules = rules_of(tables.study)
+    table = scores(tables, metric)
+    missing = {model for pair in tables.study.get("pairs", []) for model in pair} - set(table["model"])
+    if missing:
+        known = ", ".join(sorted(map(str, table["model"].unique())))
+        raise TableError(f"pairs: no finished run of {sorted(missing)[0]}; models: {known}")
+    comparisons = [compare(table, one, two, rules) for one, two in tables.study.get("pairs", [])]
+    ladders = {unit: ladder(tables, metric, unit) for unit in COMPUTE_UNITS}
+    result = {
+        "title": tables.study.get("title") or tables.study.get("name"),
+        "metric": metric,
+        "finished_runs": len(tables.finished),
+        "crossover": [crossover_row(item) for item in comparisons],
+        "verdict": [verdict_row(item, tables, metric) for item in comparisons],
+        "compute_ratio": [item.row() for item in ratios(tables, metric)],
+        "matched_compute_pairs": {
+            f"{one} over {two}": matched_pairs(ladders["exaflops"], one, two)
+            for one, two in family_pairs(ladders["exaflops"])
+        },
+        "overfitting": {
+            "train_against_validation": overfitting.train_against_validation(tables),
+            "bigger_against_smaller": [
+                crossover_row(item) | {"sentence": overfitting.sentence(item)}
+                for item in overfitting.bigger_against_smaller(tables, metric, rules)
+            ],
+        },
+        "fits": {"x": x, "rows": fit_rows(tables, metric, x)},
+    }
+    plain_result: dict[str, Any] = plain(result)
+    return plain_result
+
+
+def crossover_row(item: Comparison) -> dict[str, Any]:
+    """A comparison with the sizes between which its measured gap changes sign."""
+    return dataclasses.asdict(item) | {"measured_change_of_sign": sign_change(item)}
+
+
+def verdict_row(item: Comparison, tables: Tables, metric: str) -> dict[str, Any]:
+    """The verdict on a comparison by the study's rules."""
+    found = judge(item, rules_of(tables.study), metric)
+    return {
+        "pair": [item.first, item.second],
+        "outcome": found.outcome,
+        "sentence": found.sentence,
+        "would_decide": found.would_decide,
+        "rules": found.rules,
+    }
+
+
+def compute_of(runs: pd.DataFrame, unit: str) -> pd.Series:
+    """exaFLOPs spent, or days of one device (seconds in training steps x devices / 86,400)."""
+    if unit == "exaflops":
+        return runs["exaflops_spent"].astype(float)
+    return runs["device_seconds_train"].astype(float) * runs["device_count"].fillna(1).astype(float) / 86_400
+
+
+def ladder(tables: Tables, metric: str, unit: str) -> pd.DataFrame:
+    """Runs on the full set (the largest subset): family, model, rung (samples seen), compute, value."""
+    table = scores(tables, metric)
+    runs = tables.finished.drop_duplicates("run_id").set_index("run_id")
+    rows = runs.loc[table["run_id"]]
+    table = table.assign(compute=compute_of(rows, unit).to_numpy(), rung=rows["samples_seen"].fillna(0).to_numpy())
+    return table[table["subset_samples"] == table["subset_samples"].max()]
+
+
+def family_pairs(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """ViT over ResNet, hybrid over ViT, hybrid over ResNet, as far as they are there."""
+    families = [str(family) for family in dict.fromkeys(table["family"].dropna())]
+    known = [("ViT", "ResNet"), ("hybrid", "ViT"), ("hybrid", "ResNet")]
+    return [(one, two) for one, two in known if one in families and two in families]
+
+
+def ratios(tables: Tables, metric: str) -> list[ComputeRatio]:
+    """Every pair of families in exaFLOPs and in device-days."""
+    found = []
+    for unit in COMPUTE_UNITS:
+        table = ladder(tables, metric, unit)
+        if not (table["compute"] > 0).any():
+            continue
+        found += [compare_compute(table, one, two, unit) for one, two in family_pairs(table)]
+    return found
+
+
+def fits_of(tables: Tables, metric: str, x: str) -> dict[str, Fit]:
+    """Error against x: a model's sizes, or a family's rungs of compute at full data."""
+    if x == "images":
+        table = scores(tables, metric)
+        return fit_each(table, "model", table["subset_samples"])
+    table = ladder(tables, metric, x)
+    return fit_each(table, "family", table["compute"])
+
+
+def fit_rows(tables: Tables, metric: str, x: str) -> list[dict[str, Any]]:
+    """A row a fit, failed ones too."""
+    return [{"name": name} | fit.row() for name, fit in fits_of(tables, metric, x).items()]
+
+
+def plain(value: Any) -> Any:
+    """What json can write: dataclasses as dicts, numpy numbers as Python's, NaN and infinity as None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int | bool) else str(value)
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """The same for people: a sentence a finding."""
+    found = [f"{result['title'] or 'Results'}: {result['finished_runs']} finished runs, metric {result['metric']}"]
+    for verdict, crossing in zip(result["verdict"], result["crossover"], strict=True):
+        found.append(verdict["sentence"])
+        change = crossing["measured_change_of_sign"]
+        if change and crossing["crossover"]["size"] is None:
+            ahead = crossing["first"] if change["upwards"] else crossing["second"]
+            found.append(
+                f"  As measured, without an interval: {ahead} overtakes between {change['below']:,} and "
+                f"{change['above']:,} images."
+            )
+        if verdict["would_decide"]:
+            found.append(f"  What would decide it: {verdict['would_decide']}")
+    return found + other_lines(result)
+
+
+def other_lines(result: dict[str, Any]) -> list[str]:
+    """Compute, overfitting and fits: what a verdict does not say."""
+    found = list(dict.fromkeys(ratio_line(row) for row in result["compute_ratio"]))
+    for row in result["compute_ratio"]:
+        found += band_lines(row)
+    for name, pairs in result["matched_compute_pairs"].items():
+        for pair in pairs if name == "ViT over ResNet" else []:  # all of them are in the JSON
+            found.append(
+                f"Matched in accuracy ({name}): {pair['first']} {100 * pair['first_value']:.2f} %, {pair['second']} "
+                f"{100 * pair['second_value']:.2f} %: {pair['times_less']:.1f} x less compute"
+            )
+    found += [row["sentence"] for row in result["overfitting"]["bigger_against_smaller"]]
+    found += [fit_line(row, result["fits"]["x"]) for row in result["fits"]["rows"]]
+    return found
+
+
+def ratio_line(row: dict[str, Any]) -> str:
+    """'ViT needs 0.26 x (0.16 to 0.43) the compute of ResNet …'."""
+    head = f"{row['first']} against {row['second']} in {row['unit'].replace('_', '-')}"
+    if row["ratio"] is None:
+        return f"{head}: no compute ratio: {row['status']}"
+    ratio, less = row["ratio"], row["times_less"]
+    low, high = row["accuracy_range"]
+    return (
+        f"{head}: {ratio['value']:.2f} x the compute ({ratio['low']:.2f} to {ratio['high']:.2f}), that is "
+        f"{less['value']:.1f} x less ({less['low']:.1f} to {less['high']:.1f}), at accuracies that both reach, "
+        f"{100 * low:.1f} to {100 * high:.1f} %"
+    )
+
+
+def band_lines(row: dict[str, Any]) -> list[str]:
+    """Who is ahead at equal compute, by band."""
+    return [
+        f"  {row['first']} is {band['verdict']} ({band['gap_points']['value']:+.2f} points, "
+        f"{band['gap_points']['low']:+.2f} to {band['gap_points']['high']:+.2f}) against {row['second']} at "
+        f"{band['compute_low']:.3g} to {band['compute_high']:.3g} {row['unit'].replace('_', '-')}"
+        for band in row["bands"]
+    ]
+
+
+def fit_line(row: dict[str, Any], x: str) -> str:
+    """A fit in one line."""
+    if row["status"] != "ok":
+        return f"Fit of {row['name']} against {x}: {row['status']}"
+    values = ", ".join(
+        f"{name} = {value:.4g}"
+        + (f" ({row['intervals'][name][0]:.3g} to {row['intervals'][name][1]:.3g})" if row["intervals"] else "")
+        for name, value in row["parameters"].items()
+    )
+    held = row["held_out_log_error"]
+    tail = "" if held is None else f"; largest rung, held out: off by {100 * (math.exp(held) - 1):.1f} % of the error"
+    return f"Fit of {row['name']} against {x}: {row['form']}, {values}{tail}. {row['note']}".strip()
