@@ -93,7 +93,7 @@ def fit(frame: pd.DataFrame, resamples: int = 100, seed: int = 0) -> Fit:
 def clean(frame: pd.DataFrame) -> tuple[pd.DataFrame, int, int]:
     """Rows with a finite x above zero and an error above zero; how many others there were, by reason."""
     values = frame[["x", "error"]].astype(float)
-    finite = np.isfinite(values).all(axis=1) & (values["x"] > 0)
+    finite = pd.Series(np.isfinite(values.to_numpy()).all(axis=1), index=values.index) & (values["x"] > 0)
     positive = values["error"] > 0  # log(0) would swallow the other points
     kept = frame[finite & positive].astype({"x": float, "error": float})
     return kept, int((~finite).sum()), int((finite & ~positive).sum())

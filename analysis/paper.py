@@ -5,6 +5,7 @@ measurements, not published numbers. Each row is one training run of one seed: n
 over seeds.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -107,13 +108,13 @@ def table6() -> Tables:
     return Tables(tables.runs, pd.concat(parts, ignore_index=True), tables.curves, tables.study)
 
 
-def as_tables(runs: pd.DataFrame, study: dict[str, object]) -> Tables:
+def as_tables(runs: pd.DataFrame, study: Mapping[str, object]) -> Tables:
     """Fill in what every row has in common."""
     runs = runs.assign(
         state="finished", seed=0, draw=0, num_classes=IMAGENET_CLASSES, family=runs["model"].map(family_of)
     ).reset_index(drop=True)
     transfer, curves = (pd.DataFrame(columns=pd.Index(list(columns))) for columns in (TRANSFER, CURVES))
-    return Tables(with_defaults(runs), transfer, curves, {"metric": "best_val_top1"} | study)
+    return Tables(with_defaults(runs), transfer, curves, {"metric": "best_val_top1", **study})
 
 
 def family_of(model: str) -> str:

@@ -32,9 +32,9 @@ def transfer_table(tables: Tables) -> str:
     table.loc[is_raw, "model"], table.loc[is_raw, "size"] = "raw pixels", 0  # the same whatever was trained
     keys = ["target", "shots", "features", "model", "size"]
     for key, part in table.groupby(keys, sort=False):
-        target, shots, features, model, size = key
+        target, shots, features, model, size = map(str, key)
         name = model if features == "raw_pixels" else f"{model}, {features}"
-        rows.append(transfer_row(name, target, shots, size or None, 100 * part["value"].astype(float)))
+        rows.append(transfer_row(name, target, int(shots), int(size) or None, 100 * part["value"].astype(float)))
     headers = ("Features", "Target", "Shots", "Pre-training images", "Top-1 [%]", "SD over seeds [points]", "Values")
     return page.table(headers, rows)
 

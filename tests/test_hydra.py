@@ -89,7 +89,7 @@ COMPLETIONS = [
     ("harness ru", {"run"}),
     ("harness plan pock", {"pocket", "pocket_compute"}),
     ("harness run pocket --de", {"--detach"}),
-    ("harness run pocket model=resnet_p", {"model=resnet_pocket"}),
+    ("harness run pocket model=resnet_g", {"model=resnet_glyph"}),
     ("harness train recipe.lea", {"recipe.learning_rate="}),
     ("harness train model=vit_pocket rec", {"recipe.", "recipe="}),
 ]

@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,6 +53,9 @@ def small_memory_group() -> Iterator[Callable[[], None]]:
     try:
         yield lambda: void((group / "cgroup.procs").write_text(str(os.getpid())))
     finally:
+        deadline = time.monotonic() + 30
+        while (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)  # the last of the command's processes, a fork server, is just ending
         group.rmdir()
 
 

@@ -1,0 +1,107 @@
+"""Compute at equal accuracy: known ratios, odd ladders, and bands."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.compute_ratio import compare_compute, matched_pairs
+
+RUNGS = (1.0, 2.0, 4.0, 8.0)
+
+
+def ladder(
+    ratio: float, noise: float = 0.0, seeds: int = 2, rungs: tuple[float, ...] = RUNGS, seed: int = 0
+) -> pd.DataFrame:
+    """Error 0.5 (compute)^-0.3 for ResNet; ViT reaches the same with `ratio` x the compute."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for family, factor in (("ViT", 1 / ratio), ("ResNet", 1.0)):
+        for rung in rungs:
+            for number in range(seeds):
+                error = 0.5 * (factor * rung) ** -0.3 * np.exp(rng.normal(0, noise))
+                name = f"{family}-{rung:g}"
+                rows.append({"family": family, "model": name, "compute": rung, "seed": number, "value": 1 - error})
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 1.0, 2.0])
+def test_a_known_ratio_is_found(ratio: float) -> None:
+    found = compare_compute(ladder(ratio, noise=1e-6), "ViT", "ResNet", "exaflops")
+    assert found.status == "ok"
+    assert found.ratio is not None
+    assert found.times_less is not None
+    assert found.ratio.value == pytest.approx(ratio, rel=1e-4)
+    assert found.times_less.value == pytest.approx(1 / ratio, rel=1e-4)
+    assert found.ratio.low <= found.ratio.value <= found.ratio.high
+
+
+def test_the_interval_widens_with_the_noise() -> None:
+    widths = []
+    for noise in (0.005, 0.02):
+        found = compare_compute(ladder(0.5, noise), "ViT", "ResNet", "exaflops").ratio
+        assert found is not None
+        widths.append(found.high / found.low)
+    assert np.log(widths[1]) > 2 * np.log(widths[0]) > 0
+
+
+def test_a_unit_of_compute_cancels() -> None:
+    one = ladder(0.5, 0.01)
+    other = one.assign(compute=1e18 * one["compute"])
+    first, second = (compare_compute(table, "ViT", "ResNet", "x").ratio for table in (one, other))
+    assert first is not None
+    assert second is not None
+    assert second.value == pytest.approx(first.value, rel=1e-9)
+    assert second.high == pytest.approx(first.high, rel=1e-9)
+
+
+def test_no_accuracy_that_both_reach_is_no_ratio_but_says_who_is_ahead() -> None:
+    found = compare_compute(ladder(0.05, 0.001), "ViT", "ResNet", "exaflops")
+    assert found.ratio is None
+    assert found.status == "no accuracy that both reach: ViT is ahead throughout"
+    assert [band.verdict for band in found.bands] == ["ahead"] * 3
+
+
+@pytest.mark.parametrize(
+    "table, words",
+    [
+        (ladder(0.5, rungs=(1.0, 2.0)), "ViT has 2 rung"),
+        (ladder(0.5).assign(value=0.5), "slope of ViT is not clear of zero"),
+        (ladder(0.5).assign(value=lambda table: 0.5 - table["compute"] / 100), "does not fall"),
+        (ladder(0.5).assign(value=np.nan), "ViT has 0 rung"),
+        (ladder(0.5).assign(value=1.0), "ViT has 0 rung"),  # zero error has no logarithm
+        (ladder(0.5).assign(compute=0.0), "ViT has 0 rung"),
+        (ladder(0.5, noise=2.0, seeds=1), "f"),  # slopes no one can tell from zero
+    ],
+)
+def test_odd_ladders_give_a_reason_and_no_number(table: pd.DataFrame, words: str) -> None:
+    found = compare_compute(table, "ViT", "ResNet", "exaflops")
+    assert found.ratio is None
+    assert words in found.status
+
+
+def test_a_family_ahead_at_small_compute_alone_is_told_by_bands() -> None:
+    table = ladder(1.0, noise=1e-4)
+    vit = table["family"] == "ViT"
+    steeper = 0.4 * table["compute"] ** -0.3 * (table["compute"] / 8) ** 0.12 * 1.25
+    table.loc[~vit, "value"] = 1 - steeper[~vit]
+    bands = compare_compute(table, "ResNet", "ViT", "exaflops").bands
+    assert bands[0].verdict == "ahead"
+    assert bands[0].gap_points.value > bands[1].gap_points.value > bands[2].gap_points.value
+
+
+def test_rungs_that_scatter_more_than_seeds_explain_become_the_observations() -> None:
+    table = ladder(0.5, noise=0.001, seeds=5)
+    wobble = table["compute"].map({1.0: 1.05, 2.0: 0.93, 4.0: 1.06, 8.0: 0.96})
+    found = compare_compute(table.assign(value=1 - (1 - table["value"]) * wobble), "ViT", "ResNet", "exaflops")
+    assert found.observations == "means of rungs"
+    assert found.degrees_of_freedom == 4
+    assert compare_compute(ladder(0.5, 0.01, seeds=5), "ViT", "ResNet", "exaflops").observations == "runs"
+
+
+def test_matched_pairs_are_within_a_tenth_of_a_point() -> None:
+    found = matched_pairs(ladder(0.5), "ViT", "ResNet")
+    assert [(row["first"], row["second"], round(row["times_less"], 6)) for row in found] == [
+        ("ViT-1", "ResNet-2", 2.0),
+        ("ViT-2", "ResNet-4", 2.0),
+        ("ViT-4", "ResNet-8", 2.0),
+    ]

@@ -1,0 +1,94 @@
+"""The analysis on the paper's own numbers gives what the paper says of them."""
+
+import json
+
+import pytest
+
+from analysis import paper
+from analysis.commands import paper_command
+from analysis.figures import data_scaling
+from analysis.figures_compute import compute_scaling, pretraining_sets
+from analysis.summary import analyse
+
+SIGN_CHANGES = {"ViT-B/32": (9_000_000, 30_000_000), "ViT-L/16": (30_000_000, 90_000_000)}
+# B/32 and R152x1, B/16 and R152x2, L/16 and R200x3, L/32 and R152x2 at 14 epochs.
+MATCHED = {
+    ("ViT-B/32", "ResNet152x1"): 2.6,
+    ("ViT-B/16", "ResNet152x2"): 2.5,
+    ("ViT-L/16", "ResNet200x3"): 4.2,
+    ("ViT-L/32", "ResNet152x2"): 5.7,
+}
+
+
+@pytest.fixture(scope="module")
+def table6() -> dict[str, object]:
+    return analyse(paper.table6(), "exaflops")
+
+
+def test_figure_4_vit_overtakes_where_the_paper_has_it_and_carries_no_interval() -> None:
+    for row in analyse(paper.figure4())["crossover"]:
+        change = row["measured_change_of_sign"]
+        assert (change["below"], change["above"]) == SIGN_CHANGES[row["first"]]
+        assert change["upwards"]
+        assert row["crossover"]["size"] is None  # one seed a point: no interval, so no bare number
+
+
+def test_table_6_matched_pairs(table6: dict) -> None:  # type: ignore[type-arg]
+    found = {
+        (row["first"], row["second"]): round(row["times_less"], 1)
+        for row in table6["matched_compute_pairs"]["ViT over ResNet"]
+    }
+    assert found == MATCHED
+
+
+def test_the_curve_level_ratio_has_an_interval_that_overlaps_the_papers_words(table6: dict) -> None:  # type: ignore[type-arg]
+    row = next(row for row in table6["compute_ratio"] if (row["first"], row["second"]) == ("ViT", "ResNet"))
+    less = row["times_less"]
+    assert less["low"] < less["value"] < less["high"]
+    assert less["value"] == pytest.approx(3.8, abs=0.05)
+    assert (less["low"], less["high"]) == (pytest.approx(2.3, abs=0.06), pytest.approx(6.4, abs=0.06))
+
+
+def test_hybrids_are_ahead_at_small_compute_and_not_at_large(table6: dict) -> None:  # type: ignore[type-arg]
+    row = next(row for row in table6["compute_ratio"] if (row["first"], row["second"]) == ("hybrid", "ViT"))
+    assert [band["verdict"] for band in row["bands"]] == ["ahead", "not told apart", "not told apart"]
+
+
+def test_table_5_bigger_models_do_worse_on_imagenet() -> None:
+    sentences = [row["sentence"] for row in analyse(paper.figure3())["overfitting"]["bigger_against_smaller"]]
+    assert any(text.startswith("ViT-L/16 does worse than ViT-B/16 at 1,300,000 images") for text in sentences)
+    assert any(text.startswith("ViT-L/32 does worse than ViT-B/32 at 14,000,000 images") for text in sentences)
+
+
+def test_the_command_prints_all_of_it_as_json_without_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert paper_command(as_json=True) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert len(found) == 8
+    for result in found.values():
+        assert {"crossover", "verdict", "compute_ratio", "overfitting", "fits"} <= set(result)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in paper.REFERENCE.glob("*.csv")))
+def test_every_row_of_a_reference_table_names_its_source(name: str) -> None:
+    table = paper.read(name)
+    assert len(table)
+    assert table["source"].notna().all()
+    if "digitised" in name:
+        assert table["verified"].str.contains("digitised").all()
+
+
+def test_average_of_five_is_the_mean_that_the_table_carries() -> None:
+    table = paper.read("table6")
+    assert (100 * paper.table6().runs["best_val_top1"]).tolist() == pytest.approx(table["average5_computed"].tolist())
+
+
+def test_each_figure_of_the_paper_is_drawn_from_a_table() -> None:
+    figures = [
+        data_scaling(paper.figure4()),
+        pretraining_sets(paper.figure3(), overlay=True),
+        *[compute_scaling(paper.table6(), f"transfer:{target}:0") for target in paper.TARGETS],
+        compute_scaling(paper.table6(), "best_val_top1"),
+    ]
+    for chart in figures:
+        assert chart is not None
+        assert sum(len(texts) for texts in chart.tips.values()) >= 14
