@@ -170,7 +170,8 @@ def test_stop_signals_are_the_users_choice(job: Job) -> None:
 
 def test_a_stopped_process_asks_to_be_started_again(roots: Path, processes: ForkServerContext) -> None:
     """SIGTERM to a whole run: exit code 85, status waiting; started again it ends as an undisturbed one."""
-    words = ["subset=300", "recipe.samples_seen=24k", "recipe.batch_size=64", "recipe.evaluations=4", *TINY_DATA]
+    words = ["subset=300", "recipe.samples_seen=8k", "recipe.batch_size=64", "recipe.evaluations=4", *TINY_DATA]
+    words += ["transfer.baselines=false", "transfer.support_seeds=[0]"]
     harness("train", *words, "study=undisturbed")
     whole = next(roots.glob("undisturbed@tiny/*/config.yaml")).parent
     folder = roots / "stopped@tiny" / whole.name
