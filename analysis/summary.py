@@ -170,9 +170,17 @@ def other_lines(result: dict[str, Any]) -> list[str]:
                 f"Matched in accuracy ({name}): {pair['first']} {100 * pair['first_value']:.2f} %, {pair['second']} "
                 f"{100 * pair['second_value']:.2f} %: {pair['times_less']:.1f} x less compute"
             )
-    found += [row["sentence"] for row in result["overfitting"]["bigger_against_smaller"]]
+    found += size_sentences(result["overfitting"]["bigger_against_smaller"])
     found += [fit_line(row, result["fits"]["x"]) for row in result["fits"]["rows"]]
     return found
+
+
+def size_sentences(rows: list[dict[str, Any]]) -> list[str]:
+    """Larger models that do worse somewhere, a sentence each; one for all where none does."""
+    worse = [row["sentence"] for row in rows if any(gap["gap"]["value"] < 0 for gap in row["gaps"])]
+    if rows and not worse:
+        return ["No larger model of a family does worse than a smaller one at any size measured."]
+    return worse
 
 
 def ratio_line(row: dict[str, Any]) -> str:
