@@ -187,7 +187,7 @@ def transfer(tables: Tables, target: str, shots: int) -> Chart:
         line.set_gid(chart.tip(f"raw pixels: {PERCENT * raw.mean():.1f} %"))
         place = (0.01, PERCENT * raw.mean())
         look: Look = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
-        chart.axes.annotate("raw pixels", place, fontsize=8, **look)
+        chart.axes.annotate("raw pixels", place, fontsize=8, color=INK, **look)
     classifier = "Closed-form linear classifier on frozen features, mean over support sets" if shots else "Fine-tuned"
     chart.caption = f"{classifier}. Dashed: the same classifier on raw pixels; dotted: on the untrained networks."
     return chart

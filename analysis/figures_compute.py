@@ -10,6 +10,8 @@ from analysis.summary import ladder
 
 AXIS_NAMES = {"exaflops": "Pre-training compute [exaFLOPs]", "device_days": "Pre-training time [device-days]"}
 
+UNIT_NAMES = {"exaflops": "exaFLOPs", "device_days": "device-days"}
+
 
 def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay: bool = False) -> Chart | None:
     """Top-1 against compute at full data, a line a family; None where no family has two rungs of compute.
@@ -23,8 +25,9 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
     rungs = rows.groupby(["family", "model", "rung"], sort=False)[["compute", "percent"]].mean().reset_index()
     if rungs.empty or rungs.groupby("family").size().max() < 2:
         return None
-    name = metric.split(":")[1] if metric.startswith("transfer:") else "the study's metric"
-    chart = new_chart(f"Compute scaling: {name}", AXIS_NAMES[unit], f"Top-1 [%], {name}")
+    known = str(tables.study.get("metric_title") or {"best_val_top1": "validation"}.get(metric, metric))
+    name = metric.split(":")[1] if metric.startswith("transfer:") else known
+    chart = new_chart(f"Compute scaling in {UNIT_NAMES[unit]}: {name}", AXIS_NAMES[unit], f"Top-1 [%], {name}")
     chart.axes.set_xscale("log")
     palette = colours(rows["family"].tolist())
     ends = []

@@ -78,7 +78,7 @@ def colours(families: list[str]) -> dict[str, str]:
 
 
 def label_lines(chart: Chart, ends: list[tuple[float, float, str, str]]) -> None:
-    """Direct labels (x, y, text, colour) at the lines' ends: right of the axes' last line, under a shorter one."""
+    """Direct labels (x, y, text, colour) at the lines' ends: right of the longest lines, over or under shorter ones."""
     if not ends:
         return
     low, high = chart.axes.get_ylim()
@@ -89,7 +89,8 @@ def label_lines(chart: Chart, ends: list[tuple[float, float, str, str]]) -> None
         chart.axes.annotate(text, (x, y), color=colour, fontsize=9, annotation_clip=False, **look)
     inner = sorted((end for end in ends if end[0] <= 0.8 * last), key=lambda end: end[1])
     for (x, _, text, colour), y in zip(inner, apart([end[1] for end in inner], 0.06 * (high - low)), strict=True):
-        look = {"xytext": (0, -11), "textcoords": "offset points", "va": "center", "ha": "center"}
+        rise = 11 if y >= max(end[1] for end in ends) else -11  # away from the line above it
+        look = {"xytext": (0, rise), "textcoords": "offset points", "va": "center", "ha": "center"}
         chart.axes.annotate(text, (x, y), color=colour, fontsize=9, annotation_clip=False, **look)
 
 
