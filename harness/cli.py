@@ -132,12 +132,17 @@ def add_study_commands(commands: "Commands") -> None:
 
 
 def add_results_commands(commands: "Commands") -> None:
-    """harness results|report|analyze|sync"""
+    """harness results|transfer|report|analyze|sync"""
     results = commands.add_parser("results", help="tidy tables: runs, transfer, curves")
     add_study_arguments(results)
     results.add_argument("--out", type=Path, required=True, help="folder to write to")
     results.add_argument("--format", choices=("csv", "parquet"), default="csv")
     results.set_defaults(action=study_results)
+
+    transfer = commands.add_parser("transfer", help="more targets and protocols for runs, or for a checkpoint")
+    transfer.add_argument("what", nargs="?", help="a study, or a run's folder; none with model=NAME checkpoint=FILE")
+    transfer.add_argument("overrides", nargs="*", help="transfer=NAME,NAME transfer.protocol=finetune subset=10k …")
+    transfer.set_defaults(action=run_transfer)
 
     report = commands.add_parser("report", help="figures, a self-contained page and the verdict")
     add_study_arguments(report)
@@ -252,6 +257,14 @@ def study_results(options: argparse.Namespace) -> int:
     from harness.study.commands import results_command
 
     return results_command(options.study, options.overrides, options.out, options.format)
+
+
+def run_transfer(options: argparse.Namespace) -> int:
+    from harness.transfer_command import transfer_command
+
+    if options.what is not None and "=" in options.what:
+        return transfer_command(None, [options.what, *options.overrides])
+    return transfer_command(options.what, options.overrides)
 
 
 def study_report(options: argparse.Namespace) -> int:
