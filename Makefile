@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow check format demo docs example bench-data clean
+.PHONY: help setup test test-slow check format demo docs example bench-data bench-engine bench-train clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ docs: setup  ## write what is made from the code: docs/results.md, the counts th
 	$(BIN)/python -m harness.results_schema > docs/results.md
 	$(BIN)/python -m harness.models.ship_counts
 
+bench-engine: setup  ## the study engine: overhead, side by side, 1,000 cells: benchmarks/results/engine.md
+	$(BIN)/python benchmarks/engine.py
+
 example: setup  ## the published studies' reports from their run folders; docs/example is the pocket study's
 	for words in pocket "pocket data=fashion_mnist" pocket_compute; do HARNESS_RUNS=results $(BIN)/harness report $$words; done
 	mkdir -p docs/example
@@ -54,6 +57,10 @@ example: setup  ## the published studies' reports from their run folders; docs/e
 bench-data: setup  ## loading and packing beside other loaders: benchmarks/results/data.md
 	$(BIN)/pip install --quiet --progress-bar off -e '.[bench]'
 	$(BIN)/python benchmarks/data.py
+
+bench-train: setup  ## the training loop beside PyTorch, timm, Lightning, accelerate: benchmarks/results/train.md
+	$(BIN)/pip install --quiet --progress-bar off -e '.[bench]'
+	$(BIN)/python benchmarks/train.py
 
 clean:  ## remove caches; data, runs and .venv stay
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist

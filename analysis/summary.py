@@ -194,8 +194,8 @@ def ratio_line(row: dict[str, Any]) -> str:
         f", that is {less['value']:.1f} x less ({less['low']:.1f} to {less['high']:.1f})" if less["value"] > 1 else ""
     )
     return (
-        f"{head}: {ratio['value']:.2f} x the compute ({ratio['low']:.2f} to {ratio['high']:.2f}){inverse}, at "
-        f"accuracies that both reach, {100 * low:.1f} to {100 * high:.1f} %"
+        f"{head}: {ratio['value']:.2f} x the compute ({ratio['low']:.2f} to {ratio['high']:.2f}){inverse}, "
+        f"at accuracies that both reach, {100 * low:.1f} to {100 * high:.1f} %"
     )
 
 

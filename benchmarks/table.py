@@ -69,8 +69,8 @@ def machine(*packages: str) -> str:
     return f"{date.today()}, {model}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}."
 
 
-def write_section(path: Path, title: str, text: str) -> None:
+def write_section(path: Path, title: str, text: str, heading: str = "# Data: measured beside other loaders") -> None:
     """Put `## title` and its text into the file in place of what stands there, or at its end."""
-    sections = path.read_text().split("\n## ") if path.exists() else ["# Data: measured beside other loaders\n"]
+    sections = path.read_text().split("\n## ") if path.exists() else [f"{heading}\n"]
     kept = [part for part in sections if not part.startswith(f"{title}\n")]
     path.write_text("\n## ".join([*(part.rstrip() + "\n" for part in kept), f"{title}\n\n{text.strip()}\n"]))

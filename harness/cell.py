@@ -7,7 +7,7 @@ Not hashed: paths, devices, hosts, launchers. A transfer protocol has a hash of 
 from dataclasses import dataclass
 from typing import Any
 
-from harness.config import TrainConfig, stated
+from harness.config import TrainConfig, TransferConfig, stated, transfer_identity, transfer_name
 from harness.data.block_order import order_identity
 from harness.data.manifest import Dataset
 from harness.data.subset import Window, parse_size, window
@@ -89,7 +89,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
         identity=identity,
         config_hash=config_hash,
         run_id=run_id(name, config_hash),
-        transfer_id=run_id(config.transfer.name, identity_hash(stated(config.transfer))),
+        transfer_id=transfer_id(config.transfer),
         num_classes=dataset.num_classes,
         subset_samples=subset_samples,
         horizon_samples=horizon_samples,
@@ -97,6 +97,11 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
         precision=precision,
         attention=attention,
     )
+
+
+def transfer_id(config: TransferConfig) -> str:
+    """Name of a target and protocol's file: readable, with the hash of what changes its result."""
+    return run_id(transfer_name(config), identity_hash(transfer_identity(config)))
 
 
 def readable_size(samples: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -33,6 +34,8 @@ def compose_raw(overrides: list[str], config_dir: Path | None = None) -> DictCon
     try:
         with initialized(root):
             return hydra_compose("train", overrides=[*search_path(), *overrides])
+    except yaml.YAMLError as error:
+        raise ConfigError(yaml_mistake(error)) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(explain(error, overrides, root)) from error
 
@@ -65,6 +68,14 @@ def to_config(raw: DictConfig) -> TrainConfig:
         raise ConfigError(_first_line(error)) from error
     assert isinstance(config, TrainConfig)
     return config
+
+
+def yaml_mistake(error: yaml.YAMLError) -> str:
+    """Where a file stops being YAML, and what was found there."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: not YAML: {error.problem}"
+    return f"not YAML: {_first_line(error)}"
 
 
 def explain(error: Exception, overrides: list[str], root: Path) -> str:

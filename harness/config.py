@@ -147,16 +147,68 @@ class RecipeConfig:
 
 
 @dataclass
+class FinetuneConfig:
+    """Fine-tuning by the paper (arXiv 2010.11929 §3.2, B.1.1, Table 4): SGD, cosine, no decay, a head from zero."""
+
+    source: str = MISSING  # where the values come from
+    steps: int = MISSING
+    learning_rates: list[float] = MISSING  # the one with the best dev result is taken; the test split has no say
+    dev_split: str = "2%"  # of the training images, where the set has no validation split of its own
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # of order and augmentation
+    batch_size: int = 512
+    momentum: float = 0.9
+    clip_norm: float | None = 1.0
+    warmup_steps: int = 0
+    dropout: float = 0.0
+    polyak: float = 0.0  # the paper: 0.9999 on ImageNet for Table 2
+    image_size: int | None = None  # pixels; null = the model's own
+    image_sizes: dict[str, int] = field(default_factory=dict)  # by model name, where one differs: {vit_h14: 518}
+    random_resized_crop: bool = True
+    min_crop_area: float = 0.05
+    flip: bool = True
+
+
+@dataclass
 class TransferConfig:
-    """conf/transfer/: a target and the closed-form few-shot protocol (big_vision's evaluators/fewshot_lsr.py)."""
+    """conf/transfer/: a target, and one protocol of three.
+
+    fewshot: closed form on a few images a class (big_vision's evaluators/fewshot_lsr.py); probe: the same on the whole
+    training split; finetune: the whole network is trained.
+    """
 
     name: str = MISSING
-    data: str = MISSING  # a name in conf/data
+    data: str = MISSING  # a name in conf/data, or of a packed set below the data root
     shots: list[int] = field(default_factory=lambda: [5])
     support_seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     l2: float = 1024.0  # λ, not scaled by the number of images
     bias: float = 100.0  # the constant column appended after standardisation
-    baselines: bool = True  # also raw pixels and the untrained network
+    baselines: bool = True  # also raw pixels (not for fine-tuning) and the untrained network
+    protocol: str = added("fewshot")  # fewshot | probe | finetune
+    l2s: list[float] | None = added(None)  # choose λ among these on a held-out part of the support set
+    held_out: float = added(0.2)  # its share
+    image_size: int | None = added(None)  # of few-shot and probe features, pixels; null = the model's own
+    metrics: list[str] | None = added(None)  # top1, top5, mean_per_class, real; null = top1
+    real_labels: str | None = added(None)  # real.json of ImageNet-ReaL
+    shared_images: str = added("refuse")  # or 'train': the target's training images may be among those of pre-training
+    finetune: FinetuneConfig | None = added(None)
+
+
+UNREAD_FIELDS = {  # what a protocol does not read is no part of its hash
+    "fewshot": {"finetune"},
+    "probe": {"finetune", "shots", "support_seeds"},
+    "finetune": {"shots", "support_seeds", "l2", "bias", "l2s", "held_out", "image_size"},
+}
+
+
+def transfer_identity(config: TransferConfig) -> dict[str, Any]:
+    """The fields of a target and protocol that change its result."""
+    unread = UNREAD_FIELDS.get(config.protocol, set()) | {"real_labels"}
+    return {name: value for name, value in stated(config).items() if name not in unread}
+
+
+def transfer_name(config: TransferConfig) -> str:
+    """`digits`, `digits_probe`, `digits_finetune`: the readable part of a transfer file's name."""
+    return config.name if config.protocol == "fewshot" else f"{config.name}_{config.protocol}"
 
 
 @dataclass

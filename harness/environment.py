@@ -82,6 +82,15 @@ def snapshot_code(folder: Path) -> Path:
     return copy
 
 
+def device_name(kind: str, index: int = 0) -> str:
+    """A device as torch or the system names it. `kind`: cpu or cuda."""
+    if kind != "cuda":
+        return processor_name()
+    import torch  # takes a second; a launcher does without
+
+    return torch.cuda.get_device_name(index)
+
+
 @lru_cache
 def processor_name() -> str:
     """Model name of the CPU as the system gives it."""

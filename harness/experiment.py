@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 import traceback
+from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,15 +25,15 @@ from torch import nn
 
 from harness import __version__
 from harness.cell import Cell, resolve
+from harness.config import TransferConfig
 from harness.data.loader import distinct_origins
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
-from harness.data.on_demand import open_or_pack
-from harness.environment import describe, processor_name
+from harness.environment import describe, device_name
 from harness.errors import DatasetError, HarnessError
 from harness.models.build import build_model
 from harness.models.precision import attention_path
 from harness.paths import data_root
-from harness.results_schema import SCHEMA_VERSION
+from harness.results_schema import EXAFLOPS_PER_TPU_V3_CORE_DAY, SCHEMA_VERSION
 from harness.run_folder import missing_columns, read_result, read_status, write_json, write_status
 from harness.run_lock import lock
 from harness.submission import (
@@ -53,11 +54,8 @@ from harness.train.prepare import is_out_of_memory
 from harness.train.progress_line import ProgressLine
 from harness.train.stochastic_depth import set_stochastic_depth
 from harness.train.tracker import start_tracker
-from harness.transfer.evaluate import fewshot_rows
-
-# The paper's own rate, to express compute in its unit: ViT-L/16 on JFT-300M, 1567 exaFLOPs (Table 6, 14 epochs)
-# in 680 TPUv3-core-days (Table 2).
-EXAFLOPS_PER_TPU_V3_CORE_DAY = 1567 / 680
+from harness.transfer.evaluate import evaluate_target
+from harness.transfer.subject import Subject
 
 
 def execute(folder: Path, stage: str = "all") -> int:
@@ -68,7 +66,11 @@ def execute(folder: Path, stage: str = "all") -> int:
     frozen = load_frozen(folder)
     try:
         with joined(frozen.config.loop.rank_timeout_seconds, frozen.config.device.kind) as ranks:
-            return execute_first(folder, frozen, ranks, stage) if ranks.first else execute_other(folder, frozen, ranks)
+            return (
+                execute_first(folder, frozen, ranks, stage)
+                if ranks.first
+                else execute_other(folder, frozen, ranks, stage)
+            )
     except HarnessError as error:  # a connection that was never made, or broke where no run was going on
         print(f"harness: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -76,12 +78,12 @@ def execute(folder: Path, stage: str = "all") -> int:
         return EXIT_DISK_FULL if failure_reason(error) == "disk_full" else EXIT_FAILED
 
 
-def execute_other(folder: Path, frozen: Frozen, ranks: Ranks) -> int:
-    """The part of every rank but the first: training steps and evaluations, nothing written."""
-    if ranks.any(False):  # the first rank has no training to do
+def execute_other(folder: Path, frozen: Frozen, ranks: Ranks, stage: str = "all") -> int:
+    """The part of every rank but the first: training steps, evaluations and features, no results written."""
+    if ranks.any(False):  # the first rank has nothing to do
         return 0
     try:
-        run_cell(folder, frozen, {}, ranks)
+        run_cell(folder, frozen, {}, ranks, stage)
     except StoppedError:
         return EXIT_REQUEUE
     except Exception:
@@ -96,7 +98,7 @@ def execute_first(folder: Path, frozen: Frozen, ranks: Ranks, stage: str = "all"
         trained = locked and read_result(folder, frozen.config_hash) is not None
         complete = locked and is_complete(folder, frozen.config_hash, frozen.transfer_id)  # by another, quicker process
         complete = complete or (trained and stage == "train")
-        ranks.any(not locked or trained)
+        ranks.any(not locked or complete)
         if not locked or complete:
             return 0 if complete else EXIT_BUSY
         before = read_status(folder)
@@ -172,18 +174,20 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, 
     device = (
         torch.device("cuda", ranks.local_rank) if config.device.kind == "cuda" else torch.device(config.device.kind)
     )
+    environment = describe(device_name(device.type, ranks.local_rank)) if ranks.first else {}
     if ranks.first:
-        write_json(folder / "environment.json", describe(device_kind(device)))
+        write_json(folder / "environment.json", environment)
     result = read_result(folder, cell.config_hash)
-    with attention_path(cell.attention):
-        job = make_job(folder, cell, dataset, device, fixed, ranks)
+    with attention_path(cell.attention), closing(ProgressLine()) as line:
+        job = make_job(folder, cell, dataset, device, fixed, ranks, line)
         columns: dict[str, Any] = {} if result else train_columns(job, cell)
+        if stage != "train":
+            subject = subject_of(folder, cell, dataset, device, ranks)
+            run_transfer(folder, config.transfer, cell.transfer_id, subject, dataset)
         if not ranks.first:
             return
-        if stage != "train":
-            run_transfer(folder, cell, job)
     if result is None:
-        result = columns | closing_columns(cell, columns, device, ranks, fixed)
+        result = columns | closing_columns(cell, columns, environment, ranks, fixed)
         absent = missing_columns(result)
         assert not absent, f"result lacks {absent}"
         write_json(folder / "result.json", result)
@@ -192,11 +196,16 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, 
 
 
 def make_job(
-    folder: Path, cell: Cell, dataset: Dataset, device: torch.device, fixed: dict[str, Any], ranks: Ranks
+    folder: Path,
+    cell: Cell,
+    dataset: Dataset,
+    device: torch.device,
+    fixed: dict[str, Any],
+    ranks: Ranks,
+    line: ProgressLine,
 ) -> TrainJob:
     """The training job of a cell, network freshly initialised by its seed."""
     config = cell.config
-    line = ProgressLine()
 
     def heartbeat(**report: Any) -> None:
         if ranks.first:
@@ -277,11 +286,10 @@ def train_columns(job: TrainJob, cell: Cell) -> dict[str, Any]:
 
 
 def closing_columns(
-    cell: Cell, columns: dict[str, Any], device: torch.device, ranks: Ranks, fixed: dict[str, Any]
+    cell: Cell, columns: dict[str, Any], environment: dict[str, Any], ranks: Ranks, fixed: dict[str, Any]
 ) -> dict[str, Any]:
     """Everything else in a row of `runs`: what the cell is, and what it ran on."""
     config = cell.config
-    environment = describe(device_kind(device))
     return {
         "schema_version": SCHEMA_VERSION,
         "config_hash": cell.config_hash,
@@ -304,7 +312,7 @@ def closing_columns(
         "tpu_v3_core_days_equivalent": columns["exaflops_spent"] / EXAFLOPS_PER_TPU_V3_CORE_DAY,
         "precision": cell.precision,
         "attention": cell.attention,
-        "device_kind": device_kind(device),
+        "device_kind": environment["device_kind"],
         "device_count": ranks.count,
         "threads": config.launcher.threads,
         "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -319,30 +327,37 @@ def closing_columns(
     }
 
 
-def run_transfer(folder: Path, cell: Cell, job: TrainJob) -> None:
-    """Evaluate the target from the best checkpoint, unless this protocol's file is already there."""
-    path = transfer_file(folder, cell.transfer_id)
-    if path.exists():
-        return
-    config = cell.config
-    target = open_or_pack(config.transfer.data)
-    checkpoint.load_model(job.model, checkpoint.load(best_path(folder))[0])
-    rows = fewshot_rows(
-        config.transfer,
-        target,
-        job.model,
-        lambda: initial_model(cell, job.dataset),
-        image_size=job.image_size,
-        channels=job.channels,
-        device=job.device,
-        precision=job.precision,
+def subject_of(folder: Path, cell: Cell, dataset: Dataset, device: torch.device, ranks: Ranks) -> Subject:
+    """A run's best network, and the one it began as, to be transferred."""
+
+    def trained() -> checkpoint.Tensors:
+        tensors = checkpoint.load(best_path(folder))[0]
+        return {name[len("model/") :]: tensor for name, tensor in tensors.items()}
+
+    return Subject(
+        config=cell.config.model,
+        num_classes=dataset.num_classes,
+        channels=dataset.channels,
+        trained=trained,
+        untrained=lambda: initial_model(cell, dataset).state_dict(),
+        precision=cell.precision,
+        attention=cell.attention,
+        device=device,
+        loop=cell.config.loop,
+        ranks=ranks,
     )
-    write_json(path, {"transfer_id": cell.transfer_id, "config": asdict(config.transfer), "rows": rows})
 
 
-def device_kind(device: torch.device) -> str:
-    """The device as torch or the system names it."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
+def run_transfer(
+    folder: Path, config: TransferConfig, transfer_id: str, subject: Subject, pretraining: Dataset | None
+) -> None:
+    """Evaluate a target by a protocol, unless its file is already there."""
+    path = transfer_file(folder, transfer_id)
+    if not subject.ranks.any(subject.ranks.first and not path.exists()):
+        return
+    content = evaluate_target(config, subject, pretraining, path.with_suffix(".work"))
+    if subject.ranks.first:
+        write_json(path, {"transfer_id": transfer_id, "config": asdict(config), **content})
 
 
 def utc_now() -> str:

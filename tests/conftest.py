@@ -59,6 +59,7 @@ def roots(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     runs = tmp_path / "runs"
     monkeypatch.setenv("HARNESS_DATA", str(data_folder))
     monkeypatch.setenv("HARNESS_RUNS", str(runs))
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return runs
 

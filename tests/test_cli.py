@@ -24,6 +24,7 @@ COMMANDS = [
     ["status"],
     ["results"],
     ["report"],
+    ["sync"],
     ["calibrate"],
     ["flops"],
 ]

@@ -87,9 +87,9 @@ def test_without_the_folder_its_files_are_unknown_and_a_wrong_one_is_named(roots
 
 COMPLETIONS = [
     ("harness ru", {"run"}),
-    ("harness plan pock", {"pocket"}),
+    ("harness plan pock", {"pocket", "pocket_compute"}),
     ("harness run pocket --de", {"--detach"}),
-    ("harness run pocket model=resnet_p", {"model=resnet_pocket"}),
+    ("harness run pocket model=resnet_g", {"model=resnet_glyph"}),
     ("harness train recipe.lea", {"recipe.learning_rate="}),
     ("harness train model=vit_pocket rec", {"recipe.", "recipe="}),
 ]

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from harness.cell import transfer_id
+from harness.compose import compose
 from harness.config import added, stated
 from harness.run_folder import identity_hash
 from harness.submission import load_frozen
@@ -24,6 +26,7 @@ def test_a_published_run_keeps_its_hash(folder: Path) -> None:
     assert stated(config.recipe) == frozen["identity"]["recipe"]
     assert identity_hash(frozen["identity"]) == frozen["config_hash"]
     assert frozen["transfer_id"].endswith(identity_hash(stated(config.transfer))[:8])
+    assert frozen["transfer_id"] == transfer_id(config.transfer) == transfer_id(compose(["transfer=digits"]).transfer)
 
 
 def test_a_younger_field_is_stated_only_where_it_differs() -> None:

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 
 from harness.data.images import open_image
-from harness.data.jpeg import decode_jpeg, read_header, scratch
+from harness.data.jpeg import decode_top, read_header, scratch
 
 ATTEMPTS = 10
 DRAWS = 4 * ATTEMPTS + 1  # area, ratio, top, left an attempt; the flip
@@ -130,9 +130,10 @@ def decode_crop(
         crop = choose_crop(numbers, header.height, header.width, augmentation)
         times = min(crop.height, crop.width) // size
         shrink = 8 if times >= 8 else 4 if times >= 4 else 2 if times >= 2 else 1
-        image = decode_jpeg(data, header, shrink, exact=False)
+        image = decode_top(data, header, crop.top + crop.height, shrink)
         if image is not None:
-            cut(image, shrunk(crop, shrink, *image.shape[:2]), size, out)
+            height, width = -(-header.height // shrink), -(-header.width // shrink)
+            cut(image, shrunk(crop, shrink, height, width), size, out)
             return
     image = np.asarray(open_image(data, channels))
     image = image.reshape(*image.shape[:2], channels)

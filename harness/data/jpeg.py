@@ -15,6 +15,9 @@ from harness.data.images import MAX_PIXELS, open_image, to_square
 
 ORIENTATION = 0x0112
 START_OF_SCAN = 0xDA
+SEQUENTIAL = (0xC0, 0xC1)  # frames of one scan from top to bottom
+MCU_ROWS = 16  # rows of pixels that are coded together, at most
+LEFT_UNREAD = "extraneous bytes before marker 0xd9"  # libjpeg at the end of a picture that is shorter than its data
 
 _memory: dict[str, np.ndarray] = {}
 
@@ -68,6 +71,50 @@ def decode_jpeg(data: bytes | memoryview, header: Header, shrink: int = 1, exact
         )
     except ValueError:  # truncated or damaged
         return None
+
+
+def decode_top(data: bytes | memoryview, header: Header, rows: int, shrink: int) -> np.ndarray | None:
+    """The first `rows` of a picture or a few more, as `decode_jpeg` gives them, in nearest colours, without decoding
+    what lies below; the whole picture where that cannot be told apart. Pixels are the same.
+
+    The header is made to say that the picture ends there. libjpeg then complains, at the very end, of data that it did
+    not read, and of nothing before: any other complaint is damage.
+    """
+    rows = -(-rows // MCU_ROWS) * MCU_ROWS
+    place = height_field(data) if rows < header.height else None
+    if place is None:
+        return decode_jpeg(data, header, shrink, exact=False)
+    shorter = bytearray(data)
+    shorter[place : place + 2] = struct.pack(">H", rows)
+    height, width = -(-rows // shrink), -(-header.width // shrink)
+    shape = (height, width, 1 if header.colorspace == "GRAY" else 3)
+    pixels = scratch(height * width * shape[2])
+    try:
+        simplejpeg.decode_jpeg(
+            shorter,
+            header.colorspace,
+            fastupsample=True,
+            min_height=height,
+            min_width=width,
+            min_factor=shrink,
+            buffer=pixels,
+            strict=True,
+        )
+    except ValueError as error:
+        if LEFT_UNREAD not in str(error):
+            return decode_jpeg(data, header, shrink, exact=False)
+    return pixels.reshape(shape)
+
+
+def height_field(data: bytes | memoryview) -> int | None:
+    """Where the frame header says the height; None for a picture that is coded in several scans (ITU T.81 B.2.2)."""
+    position = 2
+    while position + 4 <= len(data) and data[position] == 0xFF:
+        marker, size = struct.unpack(">xBH", data[position : position + 4])
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return position + 5 if marker in SEQUENTIAL else None
+        position += 2 + size
+    return None
 
 
 def decode_square(data: bytes | memoryview, size: int, channels: int) -> np.ndarray:

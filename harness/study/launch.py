@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from harness.cell import Cell
+from harness.errors import HarnessError
 from harness.run_folder import read_status
 from harness.run_lock import holder
 from harness.study.plan import Plan
@@ -30,6 +31,7 @@ STOP_GRACE_SECONDS = 30.0  # for a last checkpoint
 LOG_TAIL_LINES = 6
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 FORKSERVER_GONE = 255  # what multiprocessing says of a process whose fork server was killed: nothing is known of it
+FORK_TRIES = 5
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -61,6 +63,7 @@ class Running:
     process: BaseProcess
     placed: Placed
     oom_kills: int  # the kernel's count when the run started
+    samples_seen: int  # when it started
 
 
 def run(plan: Plan, todos: list[Todo], max_failures: int | None = None) -> Outcome:
@@ -126,11 +129,30 @@ def start(cell: Cell, study_dir: Path, placed: Placed) -> Running:
     if placed.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(placed.gpus)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.experiment"])
+    context.set_forkserver_preload(["harness.study.fork_server"])
     arguments = (str(folder), environment, cell.config.launcher.processes)
-    process = context.Process(target=run_in_child, args=arguments, name=cell.run_id)
-    process.start()
-    return Running(cell, folder, process, placed, oom_kills())
+    process = fork(lambda: context.Process(target=run_in_child, args=arguments, name=cell.run_id))
+    return Running(cell, folder, process, placed, oom_kills(), samples_seen(folder))
+
+
+def fork(make: Callable[[], BaseProcess]) -> BaseProcess:
+    """Start a process by the fork server, and the server again where it was killed just now.
+
+    Raises HarnessError when it dies each time. A run that it had forked all the same holds its lock: a second one ends.
+    """
+    for left in reversed(range(FORK_TRIES)):
+        process = make()
+        try:
+            process.start()
+            return process
+        except (EOFError, OSError) as error:
+            if not left:
+                raise HarnessError(
+                    f"the process that runs are forked from ended {FORK_TRIES} times ({error!r}): too little memory, "
+                    "or torch cannot be imported (`python -c 'import harness.experiment'` tells)"
+                ) from error
+            time.sleep(0.5)
+    raise AssertionError
 
 
 def run_in_child(folder: str, environment: dict[str, str], processes: int) -> None:
@@ -163,11 +185,26 @@ def sort_out(item: Running, outcome: Outcome, waiting: list[Cell]) -> None:
     elif code in (EXIT_BUSY, FORKSERVER_GONE):
         waiting.append(item.cell)
     else:
+        code = EXIT_REQUEUE if was_interrupted(item) else code
         status = settle(item.folder, code, oom_kills() > item.oom_kills)
         if code == EXIT_REQUEUE:
             waiting.append(item.cell)
         else:
             outcome.failed[run_id] = f"{status.get('reason')}: {status.get('error')}"
+
+
+def was_interrupted(item: Running) -> bool:
+    """Whether ranks made a checkpoint and stopped as they were told: torchrun makes 1 of their exit codes.
+
+    Only if the run got further: when one rank dies torchrun tells the others to stop, and it might die each time.
+    """
+    got_further = samples_seen(item.folder) > item.samples_seen
+    return got_further and read_status(item.folder).get("reason") == "interrupted"
+
+
+def samples_seen(folder: Path) -> int:
+    """Progress by status.json."""
+    return int(read_status(folder).get("samples_seen") or 0)
 
 
 def oom_kills() -> int:

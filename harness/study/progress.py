@@ -5,6 +5,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from harness.cell import Cell
@@ -56,7 +57,7 @@ class Reporter:
     def _announcement(self, run_id: str, failed: dict[str, str]) -> str:
         done = len(self._already) + len(self._announced)
         if run_id in failed:
-            return f"\\[{done}/{self._total}] [red]failed[/red]   {run_id}  {failed[run_id].splitlines()[0]}"
+            return f"\\[{done}/{self._total}] [red]failed[/red]   {run_id}  {escape(failed[run_id].splitlines()[0])}"
         status = read_status(self._plan.folder / run_id)
         return f"\\[{done}/{self._total}] finished {run_id}  (attempt {status.get('attempt')})"
 

@@ -16,6 +16,7 @@ from harness.run_lock import holder
 from harness.study import launch, slurm
 from harness.study import plan as planning
 from harness.study.console import wide_console
+from harness.study.slots import machine_of
 from harness.study.status import unplanned
 from harness.study.todo import Todo, What, examine
 
@@ -40,6 +41,9 @@ def run_command(name: str, overrides: list[str], options: RunOptions) -> int:
     plan = planning.make(name, overrides)
     refuse_declared(plan.dataset)
     check_launcher(plan)
+    first = plan.cells[0].config
+    if first.launcher.kind == "local" and not options.dry_run:
+        machine_of(first.launcher, first.device.kind, first.device.memory_bytes)  # raises without GPUs enough
     if options.rerun and not options.dry_run and not options.detach:
         set_aside(plan)
     todos = [examine(cell, plan.folder, options.only) for cell in plan.selected]

@@ -6,9 +6,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.compose import yaml_mistake
 from harness.errors import ConfigError, near_matches
 from harness.paths import sweeps_dir, user_config_dir
 
@@ -103,6 +105,8 @@ def load(name: str) -> Study:
     path = find(name)
     try:
         study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), OmegaConf.load(path)))
+    except yaml.YAMLError as error:
+        raise ConfigError(yaml_mistake(error)) from error
     except (OmegaConfBaseException, OSError, ValueError) as error:
         raise ConfigError(f"{path}: {str(error).splitlines()[0]}") from error
     assert isinstance(study, Study)

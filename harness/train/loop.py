@@ -73,6 +73,7 @@ class TrainJob:
     folder: Path
     order: str = "global"  # or 'block'
     eval_split: str = "val"  # what decides which checkpoint is the best
+    eval_positions: np.ndarray | None = None  # of that split; None = all of it
     patience: int = 0  # evaluations without a better one that end training; 0 = never (harness.train.early_stop)
     loop: LoopConfig = field(default_factory=LoopConfig)
     ranks: Ranks = ALONE
@@ -189,7 +190,7 @@ def log(job: TrainJob, trained: Trained, progress: Progress, loss: float, rate: 
 def evaluate_and_keep_best(job: TrainJob, trained: Trained, progress: Progress) -> list[Row]:
     """Validation and training-sample scores; a new best is saved at once. Returns the rows for metrics.jsonl."""
     with averaged(trained.average):
-        val = evaluate_split(job, job.eval_split)
+        val = evaluate_split(job, job.eval_split, job.eval_positions)
         count = min(job.recipe.train_eval_samples, job.window.size)
         train_score = evaluate_split(job, "train", job.window.split_positions(np.arange(count)))
         progress.final = {

@@ -61,20 +61,30 @@ def micro_batch_size(
 def trial(
     model: nn.Module, recipe: RecipeConfig, precision: str, shape: tuple[int, int, int], device: torch.device
 ) -> Callable[[int], bool]:
-    """Whether a forward and backward pass of so many random images of `shape` (C, H, W) fits; leaves no gradient."""
+    """Whether a forward and backward pass of so many images of `shape` (C, H, W) fits beside the optimiser's state.
+
+    Leaves no gradient, and running statistics as they were.
+    """
+    moments = 1 if recipe.optimizer == "sgd" else 2
 
     def fits(size: int) -> bool:
-        images = labels = None
+        buffers = [buffer.clone() for buffer in model.buffers()]
+        held = images = labels = None
         try:
+            held = [torch.empty_like(parameter) for parameter in model.parameters() for _ in range(moments)]
             images = torch.zeros(size, *shape, device=device)
             labels = torch.zeros(size, dtype=torch.long, device=device)
             part_loss(model, images, labels, recipe, precision).backward()
             return True
-        except torch.OutOfMemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             return False
         finally:
-            del images, labels
+            del held, images, labels
             model.zero_grad(set_to_none=True)
+            for buffer, before in zip(model.buffers(), buffers, strict=True):
+                buffer.copy_(before)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
 

@@ -14,15 +14,23 @@ class ProgressLine:
         self._stream = stream or sys.stdout
         self._live = self._stream.isatty()
         self._last = float("-inf")
+        self._open = False
 
     def show(self, report: dict[str, Any]) -> None:
         """Rewrite the line, or print one if the last was long enough ago or the run is at its end."""
         done = report["samples_seen"] >= report["horizon_samples"]
         if self._live:
             print(f"\r\x1b[2K{line(report)}", end="\n" if done else "", file=self._stream, flush=True)
+            self._open = not done
         elif done or time.monotonic() - self._last >= PLAIN_LINE_SECONDS:
             self._last = time.monotonic()
             print(line(report), file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """What is printed next begins on a line of its own, also where a run ends before its horizon."""
+        if self._open:
+            print(file=self._stream, flush=True)
+            self._open = False
 
 
 def line(report: dict[str, Any]) -> str:

@@ -1,11 +1,15 @@
 """A mirror of metrics.jsonl at Weights & Biases, under the run's id. Never read back, never in the way of training.
 
-Without a key (or with tracker.mode=offline) the run file is written below the run's folder, and `harness sync RUN`
-replays metrics.jsonl later. Whatever goes wrong with the mirror is one warning, and training goes on without it.
+A thread of its own talks to wandb, so that training waits for neither network nor disk. Without a key (or with
+tracker.mode=offline) the run file is written below the run's folder; `harness sync RUN` replays metrics.jsonl later.
+Each attempt begins with all rows that metrics.jsonl holds by then: what an earlier one could not send is not lost, and
+the newest offline file is complete. Whatever goes wrong is one warning, and training goes on without the mirror.
 """
 
 import os
+import queue
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,40 +18,62 @@ from typing import Any
 
 from harness.config import TrackerConfig, TrainConfig
 from harness.errors import ConfigError, near_matches
+from harness.run_folder import read_metrics
 
 TRACKERS = ("none", "wandb")
-INIT_SECONDS = 30.0  # how long a dead network may hold a run up, once
+HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # where wandb goes by itself, older and newer versions
+INIT_SECONDS = 30.0  # how long wandb tries a dead network before the run file is written offline instead
+CLOSE_SECONDS = 60.0  # how long a run that is done waits for wandb to take its last rows
 
-Mirror = Callable[[list[dict[str, Any]]], None]
+Rows = list[dict[str, Any]]
+Mirror = Callable[[Rows], None]
 
 
 @contextmanager
 def start_tracker(config: TrainConfig, run_id: str, folder: Path, first_rank: bool = True) -> Iterator[Mirror]:
-    """A function that mirrors rows of metrics.jsonl, while training lasts.
+    """A function that mirrors rows of metrics.jsonl, once they are written there, while training lasts.
 
-    Raises ConfigError for a tracker that there is not; nothing else.
+    Raises ConfigError for a tracker or a mode that there is not; nothing else.
     """
     if config.tracker.name not in TRACKERS:
         raise ConfigError(f"tracker={config.tracker.name}.{near_matches(config.tracker.name, TRACKERS)}")
-    run = open_run(config, run_id, folder) if config.tracker.name == "wandb" and first_rank else None
+    if config.tracker.name == "none" or not first_rank:
+        yield lambda rows: None
+        return
+    waiting: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
+    mode = mode_of(config.tracker)
+    thread = threading.Thread(target=send, args=(config, run_id, folder, mode, waiting), daemon=True)
+    thread.start()
+    begun = False
 
-    def mirror(rows: list[dict[str, Any]]) -> None:
-        nonlocal run
-        if run is None:
-            return
-        try:
-            log_rows(run, rows)
-        except Exception as error:
-            run = None
-            warn(error)
+    def mirror(rows: Rows) -> None:
+        nonlocal begun
+        waiting.put(rows if begun else read_metrics(folder))
+        begun = True
 
     try:
         yield mirror
     finally:
-        close_run(run)
+        waiting.put(None)
+        thread.join(CLOSE_SECONDS)
+        if thread.is_alive():
+            warn(TimeoutError(f"did not take the last rows in {CLOSE_SECONDS:g} s"))
 
 
-def log_rows(run: Any, rows: list[dict[str, Any]]) -> None:
+def send(config: TrainConfig, run_id: str, folder: Path, mode: str, waiting: "queue.SimpleQueue[Rows | None]") -> bool:
+    """Rows to wandb as they come, up to None. Returns whether it went well; a failure is a warning."""
+    try:
+        run = open_run(config, run_id, folder, mode)
+        while (rows := waiting.get()) is not None:
+            log_rows(run, rows)
+        run.finish()
+        return True
+    except Exception as error:
+        warn(error)
+        return False
+
+
+def log_rows(run: Any, rows: Rows) -> None:
     """One wandb step an evaluation or log step, at its samples seen: `val/top1`, `step/loss`, …"""
     by_samples: dict[int, dict[str, float]] = {}
     for row in rows:
@@ -57,43 +83,36 @@ def log_rows(run: Any, rows: list[dict[str, Any]]) -> None:
         run.log({"samples_seen": samples_seen, **values}, step=samples_seen)
 
 
-def open_run(config: TrainConfig, run_id: str, folder: Path) -> Any | None:
-    """A wandb run of id `run_id`, also after a resume; None, with a warning, where none can be had."""
-    try:
-        import wandb
+def open_run(config: TrainConfig, run_id: str, folder: Path, mode: str) -> Any:
+    """A wandb run of id `run_id`, also after a resume. What cannot be reached online is written offline."""
+    import wandb
 
-        return wandb.init(
-            id=run_id,
-            name=run_id,
-            project=config.tracker.project,
-            entity=config.tracker.entity,
-            group=config.study,
-            config=asdict(config),
-            dir=str(folder),
-            mode=mode_of(config.tracker),  # type: ignore[arg-type]
-            resume="allow",
-            settings=wandb.Settings(
-                init_timeout=INIT_SECONDS,
-                console="off",
-                silent=True,
-                disable_git=True,
-                disable_code=True,
-                x_disable_stats=True,
-                x_disable_meta=True,
-            ),
-        )
-    except Exception as error:
-        warn(error)
-        return None
-
-
-def close_run(run: Any | None) -> None:
-    """Finish; a failure is a warning."""
-    if run is not None:
+    settings = wandb.Settings(
+        init_timeout=INIT_SECONDS,
+        console="off",
+        silent=True,
+        disable_git=True,
+        disable_code=True,
+        x_disable_stats=True,
+        x_disable_meta=True,
+    )
+    options: dict[str, Any] = {
+        "id": run_id,
+        "name": run_id,
+        "project": config.tracker.project,
+        "entity": config.tracker.entity,
+        "group": config.study,
+        "config": asdict(config),
+        "dir": str(folder),
+        "settings": settings,
+    }
+    if mode == "online":
         try:
-            run.finish()
+            return wandb.init(mode="online", resume="allow", **options)
         except Exception as error:
-            warn(error)
+            warn(error, "its run file is written offline, for `harness sync`")
+            wandb.teardown()  # the service would hold the run's id
+    return wandb.init(mode="offline", **options)
 
 
 def mode_of(tracker: TrackerConfig) -> str:
@@ -108,16 +127,19 @@ def mode_of(tracker: TrackerConfig) -> str:
 
 def has_key() -> bool:
     """Whether wandb would find a key: in the environment, or where `wandb login` puts it."""
-    if os.environ.get("WANDB_API_KEY"):
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     netrc = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
-    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("//")[-1].split("/")[0]
+    url = os.environ.get("WANDB_BASE_URL")
+    hosts = (url.split("//")[-1].split("/")[0],) if url else HOSTS
     try:
-        return host in netrc.read_text()
+        words = netrc.read_text().split()
     except OSError:
         return False
+    return any(host in words for host in hosts)
 
 
-def warn(error: Exception) -> None:
+def warn(error: Exception, instead: str = "training goes on without it") -> None:
     """One line on stderr."""
-    print(f"warning: wandb: {type(error).__name__}: {error}; training goes on without it", file=sys.stderr, flush=True)
+    text = " ".join(str(error).split())
+    print(f"warning: wandb: {type(error).__name__}: {text}; {instead}", file=sys.stderr, flush=True)

@@ -6,11 +6,68 @@ the number of images; the normal equations where images >= features, the dual fo
 serves every lambda. Support sets are nested: within a seed, 1 shot is part of 5 shots.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
 from harness.errors import DatasetError
 
 Array = np.ndarray
+QUERY_ROWS = 65_536  # standardised and scored at once
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a classifier is fitted to a support set.
+
+    l2s: lambdas to choose from, by accuracy on a held-out part of the support set; a tie goes to the larger one. None
+    (the published protocol) takes `l2`, and so does a support set of one image a class, of which nothing can be held
+    out.
+    """
+
+    l2: float = 1024.0
+    bias: float = 100.0
+    l2s: tuple[float, ...] | None = None
+    held_out: float = 0.2  # share of each class's support images, at least one of two
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A classifier of one support set, applied to the test split."""
+
+    shots: int
+    seed: int
+    l2: float  # the one used
+    support: Array  # positions in the training split, (n,)
+    classes: Array  # what the columns of scores stand for, (K,)
+    scores: Array  # (M, K) float64 of the test images
+
+
+def fewshot_grid(
+    train_features: Array,
+    train_labels: Array,
+    test_features: Array,
+    *,
+    shots: list[int],
+    seeds: list[int],
+    protocol: Protocol,
+) -> Iterator[Fit]:
+    """Every number of shots with every support seed.
+
+    Args:
+        train_features, test_features: (N, D) and (M, D).
+        train_labels: (N,) integers.
+        shots: images a class; a class with fewer contributes what it has.
+    """
+    classes = np.unique(train_labels)
+    for count in shots:
+        for seed in seeds:
+            support = support_indices(train_labels, count, seed)
+            features, labels = train_features[support], train_labels[support]
+            l2 = chosen_l2(features, labels, classes, protocol)
+            scores = fitted_scores(features, labels, classes, test_features, [l2], protocol.bias)[0]
+            yield Fit(count, seed, l2, support, classes, scores)
 
 
 def support_indices(labels: Array, shots: int, seed: int) -> Array:
@@ -26,15 +83,62 @@ def support_indices(labels: Array, shots: int, seed: int) -> Array:
     return np.concatenate(chosen)
 
 
+def chosen_l2(features: Array, labels: Array, classes: Array, protocol: Protocol) -> float:
+    """The lambda of a protocol for a support set, (n, D) and (n,); the test split has no say."""
+    if protocol.l2s is None:
+        return protocol.l2
+    held = held_out_rows(labels, protocol.held_out)
+    if not held.any():
+        return protocol.l2
+    fitted = ~held
+    all_scores = fitted_scores(
+        features[fitted], labels[fitted], classes, features[held], list(protocol.l2s), protocol.bias
+    )
+    right = [int((classes[scores.argmax(1)] == labels[held]).sum()) for scores in all_scores]
+    return max(zip(right, protocol.l2s, strict=True))[1]
+
+
+def held_out_rows(labels: Array, share: float) -> Array:
+    """(n,) True for the last images of each class, in the order given; a class of one image keeps it."""
+    held = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        count = min(len(rows) - 1, max(1, round(share * len(rows))))
+        held[rows[len(rows) - count :]] = True
+    return held
+
+
+def fitted_scores(
+    support: Array, labels: Array, classes: Array, query: Array, l2s: list[float], bias: float
+) -> list[Array]:
+    """Scores (m, K) of the query features (m, D) for each lambda, fitted to support features (n, D) and labels (n,)."""
+    mean, deviation = statistics(support)
+    targets = 2.0 * (labels[:, None] == classes[None, :]) - 1.0
+    weights = np.concatenate(ridge_weights(transform(support, mean, deviation, bias), targets, l2s), axis=1)
+    rows = range(0, max(1, len(query)), QUERY_ROWS)
+    parts = [transform(query[row : row + QUERY_ROWS], mean, deviation, bias) @ weights for row in rows]
+    return np.split(np.concatenate(parts), len(l2s), axis=1)
+
+
+def statistics(support: Array) -> tuple[Array, Array]:
+    """Mean and deviation (+1e-5) of each feature of (n, D), float64."""
+    support = support.astype(np.float64)
+    return support.mean(0), support.std(0) + 1e-5
+
+
+def transform(features: Array, mean: Array, deviation: Array, bias: float) -> Array:
+    """(n, D) to float64 (n, D + 1): standardised, the constant column appended."""
+    standard = np.empty((features.shape[0], features.shape[1] + 1))
+    np.subtract(features, mean, out=standard[:, :-1])
+    standard[:, :-1] /= deviation
+    standard[:, -1] = bias
+    return standard
+
+
 def standardise(support: Array, query: Array, bias: float) -> tuple[Array, Array]:
     """(n, D), (m, D) to float64 (n, D + 1), (m, D + 1): support statistics for both, constant column appended."""
-    support, query = support.astype(np.float64), query.astype(np.float64)
-    mean, deviation = support.mean(0), support.std(0) + 1e-5
-
-    def transform(features: Array) -> Array:
-        return np.pad((features - mean) / deviation, ((0, 0), (0, 1)), constant_values=bias)
-
-    return transform(support), transform(query)
+    mean, deviation = statistics(support)
+    return transform(support, mean, deviation, bias), transform(query, mean, deviation, bias)
 
 
 def ridge_weights(features: Array, targets: Array, l2s: list[float]) -> list[Array]:
@@ -47,12 +151,24 @@ def ridge_weights(features: Array, targets: Array, l2s: list[float]) -> list[Arr
     """
     samples, width = features.shape
     if samples >= width:
-        values, vectors = np.linalg.eigh(features.T @ features)
-        rotated = vectors.T @ (features.T @ targets)
-        return [vectors @ (rotated / (values + l2)[:, None]) for l2 in l2s]
+        return weights_of_gram(features.T @ features, features.T @ targets, l2s)
     values, vectors = np.linalg.eigh(features @ features.T)
     rotated = vectors.T @ targets
     return [features.T @ (vectors @ (rotated / (values + l2)[:, None])) for l2 in l2s]
+
+
+def weights_of_gram(gram: Array, products: Array, l2s: list[float]) -> list[Array]:
+    """Weights (D, K) for each lambda from X'X (D, D) and X'Y (D, K)."""
+    values, vectors = np.linalg.eigh(gram)
+    rotated = vectors.T @ products
+    return [vectors @ (rotated / (values + l2)[:, None]) for l2 in l2s]
+
+
+def check_classes(train_labels: Array, test_labels: Array) -> None:
+    """Raise DatasetError when the training split has no image of a class that is tested."""
+    unseen = np.setdiff1d(test_labels, train_labels)
+    if unseen.size:
+        raise DatasetError(f"few-shot: classes {unseen[:5].tolist()} are tested but have no training image")
 
 
 def fewshot_top1(
@@ -66,20 +182,15 @@ def fewshot_top1(
     l2: float = 1024.0,
     bias: float = 100.0,
 ) -> float:
-    """Top-1 (fraction) on the whole test split of the classifier fitted to one support set.
+    """Top-1 (fraction) on the whole test split of the classifier fitted to one support set by the published protocol.
 
     Args:
         train_features, test_features: (N, D) and (M, D).
         train_labels, test_labels: (N,) and (M,) integers.
     Raises DatasetError when the training split has no image of a class that is tested.
     """
-    classes = np.unique(train_labels)
-    unseen = np.setdiff1d(test_labels, classes)
-    if unseen.size:
-        raise DatasetError(f"few-shot: classes {unseen[:5].tolist()} are tested but have no training image")
-    chosen = support_indices(train_labels, shots, seed)
-    support, query = standardise(train_features[chosen], test_features, bias)
-    targets = 2.0 * (train_labels[chosen][:, None] == classes[None, :]) - 1.0
-    weights = ridge_weights(support, targets, [l2])[0]
-    predicted = classes[(query @ weights).argmax(1)]
-    return float((predicted == test_labels).mean())
+    check_classes(train_labels, test_labels)
+    protocol = Protocol(l2, bias)
+    fits = fewshot_grid(train_features, train_labels, test_features, shots=[shots], seeds=[seed], protocol=protocol)
+    fit = next(fits)
+    return float((fit.classes[fit.scores.argmax(1)] == test_labels).mean())

@@ -9,7 +9,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from harness.data.images import BadImageError, decode, open_image
-from harness.data.jpeg import decode_jpeg, decode_square, is_upright, read_header
+from harness.data.jpeg import decode_jpeg, decode_square, decode_top, is_upright, read_header
 
 PHOTOGRAPH = Image.fromarray(load_sample_image("china.jpg")).crop((100, 20, 443, 327))  # 343 x 307
 
@@ -107,3 +107,43 @@ def test_a_decoded_square_does_not_change_with_the_next_picture() -> None:
     before = first.copy()
     decode_square(jpeg(side.convert("L").rotate(90)), 64, 1)
     np.testing.assert_array_equal(first, before)
+
+
+@pytest.mark.parametrize("shrink", [1, 2, 4, 8])
+@pytest.mark.parametrize("channels, options", [(3, {}), (3, {"subsampling": 0}), (3, {"subsampling": 1}), (1, {})])
+def test_the_top_of_a_picture_is_that_of_the_whole(channels: int, options: dict[str, object], shrink: int) -> None:
+    data = jpeg(PHOTOGRAPH.convert("L" if channels == 1 else "RGB"), **options)
+    header = read_header(data, channels)
+    assert header is not None
+    whole = decode_jpeg(data, header, shrink, exact=False)
+    assert whole is not None
+    whole = whole.copy()
+    for rows in (1, 16, 17, 100, 290, 306, 307):
+        top = decode_top(data, header, rows, shrink)
+        assert top is not None
+        assert -(-rows // shrink) <= len(top) <= -(-(rows + 15) // shrink)  # what lies below was not decoded
+        np.testing.assert_array_equal(top[: len(whole)], whole[: len(top)])
+
+
+def test_several_scans_and_restart_marks_are_decoded_whole() -> None:
+    for options in ({"progressive": True}, {"restart_marker_rows": 1}):
+        data = jpeg(**options)
+        header = read_header(data, 3)
+        assert header is not None
+        top = decode_top(data, header, 100, 1)
+        whole = decode_jpeg(data, header, exact=False)
+        assert top is not None
+        assert whole is not None
+        np.testing.assert_array_equal(top[:100], whole[:100])
+
+
+@pytest.mark.parametrize("at", [0.2, 0.5, 0.9])
+def test_damage_is_seen_above_and_below_the_rows_that_are_wanted(at: float) -> None:
+    data = jpeg()
+    header = read_header(data, 3)
+    assert header is not None
+    assert decode_top(data[: int(len(data) * at)], header, 150, 1) is None  # cut off
+    if at < 0.3:  # a mark that is none, within the rows
+        bad = bytearray(data)
+        bad[int(len(data) * at) : int(len(data) * at) + 2] = b"\xff\xc0"
+        assert decode_top(bytes(bad), header, 150, 1) is None

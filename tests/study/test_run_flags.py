@@ -167,6 +167,7 @@ def test_a_gpu_run_on_a_machine_without_one_is_refused(
     done = harness(*words(study_file, "device=h200", "precision=fp32"), check=False)
     assert done.returncode == 2
     assert "shows 0 GPUs" in done.stderr
+    assert not roots.exists()
 
 
 def test_watch_ends_when_nothing_is_running_or_waiting(roots: Path, study_file: Path) -> None:

@@ -89,6 +89,31 @@ def test_killed_preempted_failed_and_a_restarted_controller(
     assert "0 runs submitted now, 0 queued or running before, 8 finished" in harness(*command).stdout
 
 
+@pytest.fixture
+def two_nodes(tmp_path: Path) -> Iterator[Box]:
+    require_slurm()
+    with slurm_box(tmp_path / "box", 16_900 + 10 * (os.getpid() % 100), node_count=2) as running:
+        yield running
+
+
+def test_a_run_on_two_nodes_and_its_transfer_in_a_job_after_it(two_nodes: Box, roots: Path, study_file: Path) -> None:
+    words = ["launcher=slurm", "launcher.nodes=2", "launcher.transfer_apart=true", "launcher.partition=low"]
+    command = ["run", str(study_file), *words, "model=vit_pocket", "subset=100", "seed=0"]
+    submitted = harness(*command).stdout
+    assert "1 runs submitted now" in submitted
+    waiting = call("squeue", "-h", "-r", "-o", "%E").split()  # what each job waits for
+    assert sum(text.startswith("aftercorr:") for text in waiting) == 1
+    until(queue_is_empty, "the end of both jobs")
+    (folder,) = run_folders(roots)
+    outputs = "\n".join(path.read_text() for path in (folder.parent / "slurm").glob("*.out"))
+    result = read_result(folder)
+    assert result is not None, outputs + (folder / "log.txt").read_text()
+    assert result["device_count"] == 2
+    assert len(list((folder / "transfer").glob("*.json"))) == 1
+    assert read_status(folder)["attempt"] == 2  # one a job
+    assert "0 runs submitted now, 0 queued or running before, 1 finished" in harness(*command).stdout
+
+
 def prepare_a_damaged_checkpoint(roots: Path, study_file: Path) -> Path:
     """The folder of a run that will fail each time: its checkpoint is no checkpoint."""
     lines = harness("run", str(study_file), "--dry-run").stdout.splitlines()

@@ -51,6 +51,8 @@ def test_narrowing_keeps_what_is_named_and_hands_back_the_rest(tmp_path: Path) -
         (("seed: [0]", "seed: [zero]"), ["zero"]),
         (("model: [c]", "model: [a]"), ["twice"]),
         (("transfer: digits", "transfer: digits\ndraw: often"), ["draw"]),
+        (("pairs: [[a, b]]", "pairs: [[a, b]"), ["s.yaml", "line 10", "not YAML"]),
+        (("title: t\n", ""), ["s.yaml", "title"]),
     ],
 )
 def test_mistakes_name_the_file_and_the_field(tmp_path: Path, change: tuple[str, str], words: list[str]) -> None:

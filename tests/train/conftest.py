@@ -2,6 +2,8 @@
 
 import dataclasses
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -72,6 +74,19 @@ def tiny_job(
         loop=LoopConfig(**(settings or {})),
         ranks=ranks,
     )
+
+
+def stop_after(job: TrainJob, steps: int, signal_number: int = signal.SIGTERM) -> None:
+    """Send a real signal to this process when so many steps are taken."""
+    taken = 0
+
+    def count(*_: Any) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == steps:
+            os.kill(os.getpid(), signal_number)
+
+    job.model.register_forward_pre_hook(lambda *_: count() if job.model.training else None)
 
 
 @pytest.fixture

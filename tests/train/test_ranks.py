@@ -29,9 +29,11 @@ def rank_body(rank: int, ranks: int, port: int, data: str, folder: str, options:
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     act, act_at, timeout = options.pop("act", None), options.pop("act_at", 0), options.pop("timeout", 60.0)
+    patience = options.pop("patience", 0)
     try:
         with joined(timeout, "cpu") as group:
             job = tiny_job(Path(data), Path(folder), ranks=group, **options)
+            job.patience = patience
             if act and rank == ranks - 1:
                 taken = [0]
 
@@ -113,6 +115,15 @@ def assert_close(folder: Path, other: Path) -> None:
         assert row["loss"] == pytest.approx(expected["loss"], rel=2e-4)
         assert row.get("learning_rate") == expected.get("learning_rate")
         assert row.get("top1", 0) == pytest.approx(expected.get("top1", 0), abs=0.021)
+
+
+def test_ranks_lose_patience_together(tiny: Dataset, processes: ForkServerContext, tmp_path: Path) -> None:
+    """No rate, no progress: the first evaluation stays the best, and every rank ends at the third after it."""
+    options = {"learning_rate": 0.0, "evaluations": 16, "polyak": 0.0, "patience": 3}
+    assert join(start(processes, 2, tiny, tmp_path, **options)) == [0, 0]
+    finals = [json.loads((tmp_path / f"rank{rank}.json").read_text())["final"] for rank in range(2)]
+    assert finals[0] == finals[1]
+    assert finals[0]["samples_seen"] == 4 * 30
 
 
 @pytest.mark.parametrize("act, timeout", [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 4.0)])

@@ -14,11 +14,17 @@ from typing import Any
 import pytest
 import torch
 
+from harness.data import cache
 from harness.data.manifest import Dataset
 from harness.errors import ConfigError, HarnessError
+from harness.experiment import execute_logged
+from harness.results_schema import RUNS
+from harness.run_folder import read_result, read_status, write_atomic
+from harness.submission import EXIT_REQUEUE
 from harness.train import checkpoint
 from harness.train.loop import Progress, StoppedError, TrainJob, best_path, last_path, train
-from tests.train.conftest import tiny_job
+from tests.conftest import TINY_DATA, harness
+from tests.train.conftest import stop_after, tiny_job
 
 Job = Callable[..., TrainJob]
 
@@ -35,19 +41,6 @@ def outcome(job: TrainJob, progress: Progress) -> tuple[Any, ...]:
 
 def run(job: TrainJob) -> tuple[Any, ...]:
     return outcome(job, train(job))
-
-
-def stop_after(job: TrainJob, steps: int) -> None:
-    """Send a real SIGTERM to this process when so many steps are taken."""
-    taken = 0
-
-    def count(*_: Any) -> None:
-        nonlocal taken
-        taken += 1
-        if taken == steps:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    job.model.register_forward_pre_hook(lambda *_: count() if job.model.training else None)
 
 
 @pytest.mark.parametrize("model", ["vit_pocket", "resnet_pocket"])
@@ -167,53 +160,118 @@ def test_an_unknown_stop_signal_is_named(job: Job) -> None:
         train(job(settings={"stop_signals": ["SIGNONE"]}))
 
 
-def train_in_child(data: str, folder: str, changes: dict[str, Any]) -> None:
-    """The body of a process to be killed."""
-    job = tiny_job(Path(data), Path(folder), settings={"checkpoint_seconds": 0.02}, **changes)
+def test_stop_signals_are_the_users_choice(job: Job) -> None:
+    part = job(settings={"stop_signals": ["SIGUSR2"]})
+    stop_after(part, 4, signal.SIGUSR2)
+    with pytest.raises(StoppedError, match="told to stop at 120 of 480 images"):
+        train(part)
+    assert checkpoint.load(last_path(part.folder))[1]["samples_seen"] == 120
+
+
+def test_a_stopped_process_asks_to_be_started_again(roots: Path, processes: ForkServerContext) -> None:
+    """SIGTERM to a whole run: exit code 85, status waiting; started again it ends as an undisturbed one."""
+    words = ["subset=300", "recipe.samples_seen=8k", "recipe.batch_size=64", "recipe.evaluations=4", *TINY_DATA]
+    words += ["transfer.baselines=false", "transfer.support_seeds=[0]"]
+    harness("train", *words, "study=undisturbed")
+    whole = next(roots.glob("undisturbed@tiny/*/config.yaml")).parent
+    folder = roots / "stopped@tiny" / whole.name
+    write_atomic(folder / "config.yaml", (whole / "config.yaml").read_bytes())
+    environment = {name: os.environ[name] for name in ("HARNESS_DATA", "HARNESS_RUNS")}
+    child = processes.Process(target=execute_logged, args=(str(folder), environment))
+    child.start()
+    assert child.pid
+    deadline = time.monotonic() + 60
+    while not read_status(folder).get("samples_seen") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGTERM)
+    child.join()
+    assert child.exitcode == EXIT_REQUEUE == 85
+    status = read_status(folder)
+    assert (status["state"], status["reason"]) == ("waiting", "interrupted")
+    assert "told to stop at" in status["error"]
+    kill_runs(processes, folder, environment, 0, random.Random(0))
+    assert equal_parts(folder) == equal_parts(whole)
+    assert read_result(folder)["attempt"] == 2  # type: ignore[index]
+
+
+def train_in_child(data: str, folder: str, workers: int) -> None:
+    """The body of a process to be killed; with workers, images are decoded by processes and not kept."""
+    if workers:
+        cache.CACHE_LIMIT_BYTES = 0
+    job = tiny_job(Path(data), Path(folder), settings={"checkpoint_seconds": 0.02, "workers": workers})
     digest = run(job)[0]
     (Path(folder) / "done").write_text(digest)
 
 
-def kill_until_done(
-    processes: ForkServerContext, dataset: Dataset, folder: Path, kills: int, chance: random.Random, **changes: Any
-) -> int:
-    """SIGKILL children at random moments, so many times at most; the last one is left to finish. Returns the kills."""
-    killed = 0
+@pytest.mark.parametrize("workers", [0, 2])
+def test_sigkill_at_random_moments(job: Job, tiny: Dataset, processes: ForkServerContext, workers: int) -> None:
+    """Crops and flips are drawn again as they were, whoever decodes; processes that decode end with their parent."""
+    whole = run(job("whole"))
+    folder, chance, killed = job("killed").folder, random.Random(workers), 0
     while not (folder / "done").exists():
-        child = processes.Process(target=train_in_child, args=(str(dataset.folder), str(folder), changes))
+        child = processes.Process(target=train_in_child, args=(str(tiny.folder), str(folder), workers))
         child.start()
         assert child.pid
-        if killed < kills:
-            child.join(chance.uniform(0.05, 1.2))
+        if killed < 4:
+            child.join(chance.uniform(0.3, 1.2))
             if child.exitcode is None:
                 os.kill(child.pid, signal.SIGKILL)
                 killed += 1
         child.join()
         assert child.exitcode in (0, -signal.SIGKILL)
-    return killed
-
-
-def test_sigkill_at_random_moments(job: Job, tiny: Dataset, processes: ForkServerContext) -> None:
-    whole = run(job("whole"))
-    folder = job("killed").folder
-    assert kill_until_done(processes, tiny, folder, kills=4, chance=random.Random(1)) >= 1
+    assert killed >= 1
+    assert (folder / "done").read_text() == whole[0]
     assert run(tiny_job(tiny, folder)) == whole
+
+
+def equal_parts(folder: Path) -> tuple[Any, ...]:
+    """What two runs of one configuration share, whatever happened to them: columns that may differ are left out."""
+    result = read_result(folder)
+    assert result is not None
+    fixed = {name: value for name, value in result.items() if not (name in RUNS and RUNS[name].volatile)}
+    transfer = [path.read_bytes() for path in sorted((folder / "transfer").glob("*.json"))]
+    return fixed, (folder / "metrics.jsonl").read_bytes(), best_path(folder).read_bytes(), transfer
+
+
+def kill_runs(
+    processes: ForkServerContext, folder: Path, environment: dict[str, str], kills: int, chance: random.Random
+) -> int:
+    """Execute a submitted run until it is finished, killed at random moments, so many times at most."""
+    killed = 0
+    while True:
+        child = processes.Process(target=execute_logged, args=(str(folder), environment))
+        child.start()
+        assert child.pid
+        if killed < kills:
+            child.join(chance.uniform(0.1, 3.0))
+            if child.exitcode is None:
+                os.kill(child.pid, signal.SIGKILL)
+                killed += 1
+        child.join()
+        assert child.exitcode in (0, -signal.SIGKILL), (folder / "log.txt").read_text()[-2000:]
+        if child.exitcode == 0:
+            return killed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["vit_pocket", "resnet_pocket", "hybrid_pocket"])
-def test_a_hundred_sigkills_of_a_pocket_run(
-    job: Job, tiny: Dataset, processes: ForkServerContext, tmp_path: Path, model: str
-) -> None:
-    """Of each family; runs are started again until a hundred kills have hit one."""
-    changes = {"model": model, "samples_seen": "3000", "evaluations": 10}
-    whole = run(job("whole", **changes))
+def test_a_hundred_sigkills_of_a_pocket_run(roots: Path, processes: ForkServerContext, model: str) -> None:
+    """Whole runs from data to result.json, crops, flips and averaging included; of each family a hundred kills.
+
+    A run is killed until it is finished, then a copy of it begins anew, until a hundred kills have hit one.
+    """
+    words = [f"model={model}", "subset=300", "recipe.samples_seen=24k", "recipe.batch_size=64", "recipe.evaluations=8"]
+    words += ["recipe.train_eval_samples=100", "recipe.random_resized_crop=true", "recipe.flip=true"]
+    words += ["recipe.stochastic_depth=0.1", "recipe.polyak=0.99", "loop.checkpoint_seconds=0.3", *TINY_DATA]
+    environment = {name: os.environ[name] for name in ("HARNESS_DATA", "HARNESS_RUNS")}
+    harness("train", *words, "study=undisturbed")
+    whole = next(roots.glob("undisturbed@tiny/*/config.yaml")).parent
     chance, kills, number = random.Random(model), 0, 0
-    deadline = time.monotonic() + 1800
-    while kills < 100 and time.monotonic() < deadline:
-        folder = tmp_path / f"killed-{number}"
-        kills += kill_until_done(processes, tiny, folder, 100 - kills, chance, **changes)
-        assert run(tiny_job(tiny, folder, **changes)) == whole
+    while kills < 100:
+        folder = roots / f"killed{number}@tiny" / whole.name
+        write_atomic(folder / "config.yaml", (whole / "config.yaml").read_bytes())
+        kills += kill_runs(processes, folder, environment, 100 - kills, chance)
+        assert equal_parts(folder) == equal_parts(whole)
         number += 1
     assert kills == 100
 

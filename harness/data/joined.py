@@ -1,0 +1,63 @@
+"""Training and validation images of a set as one training split: the 'full training split' of a transfer target.
+
+A view: the shards stay where they are, and one index file that names both splits' rows is written to the user's cache.
+"""
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from harness.data.manifest import Dataset, Split, index_path
+from harness.data.subset import Window, parse_size, window
+from harness.data.urls import scheme_of
+from harness.errors import DatasetError
+from harness.paths import cache_root
+from harness.run_folder import write_atomic
+
+
+def full_training_split(dataset: Dataset) -> Dataset:
+    """The set with `train` = train, then val, where it has a validation split; itself otherwise."""
+    if "val" not in dataset.splits:
+        return dataset
+    folder = cache_root() / "joined" / f"{dataset.name}-{dataset.digest[:16]}"
+    train, val = dataset.splits["train"], dataset.splits["val"]
+    shards = [in_place(dataset, shard) for shard in (*train.shards, *val.shards)]
+    counts = [one + other for one, other in zip(train.class_counts, val.class_counts, strict=True)]
+    joined = replace(dataset, folder=folder, splits={"train": Split(train.samples + val.samples, shards, counts)})
+    path = index_path(folder, "train")
+    if not path.exists():
+        rows = np.concatenate([dataset.index("train"), dataset.index("val")])
+        rows["shard"][train.samples :] += len(train.shards)
+        write_atomic(path, npy_bytes(rows))
+    if len(joined.index("train")) != train.samples + val.samples:
+        raise DatasetError(f"{path}: not of {dataset.folder}; delete it")
+    return joined
+
+
+def in_place(dataset: Dataset, shard: dict[str, Any]) -> dict[str, Any]:
+    """A shard's record with an absolute path."""
+    if scheme_of(shard["file"]):
+        return shard
+    return {**shard, "file": str((dataset.folder / shard["file"]).resolve())}
+
+
+def npy_bytes(rows: np.ndarray) -> bytes:
+    """An array as the content of a .npy file."""
+
+    buffer = io.BytesIO()
+    np.save(buffer, rows, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def dev_window(dataset: Dataset, share: str) -> tuple[Window, np.ndarray]:
+    """What a learning rate is tried on: a window of the full training split, and the dev positions that it leaves out.
+
+    Dev is the set's validation split where it has one, else the last `share` of its training images, which are in
+    random order.
+    """
+    train = dataset.splits["train"].samples
+    dev = dataset.splits["val"].samples if "val" in dataset.splits else min(parse_size(share, train), train - 1)
+    total = full_training_split(dataset).splits["train"].samples
+    return window(total, total - dev, 0), np.arange(total - dev, total)

@@ -1,0 +1,260 @@
+"""`harness transfer`: more targets and protocols for finished runs, or for a checkpoint from elsewhere; no retraining.
+
+    harness transfer pocket transfer=openclipart,mnist               every finished run of a study
+    harness transfer RUN_FOLDER transfer=elpv transfer.protocol=finetune
+    harness transfer model=vit_b16 checkpoint=ViT-B_16.npz transfer=pets
+
+One file a target and protocol in the run's folder; what is there already is shown, not computed again.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+
+from harness.cell import resolve, transfer_id
+from harness.compose import compose
+from harness.config import TrainConfig, TransferConfig
+from harness.data.manifest import dataset_folder, open_dataset
+from harness.data.on_demand import open_or_pack
+from harness.errors import ConfigError, HarnessError
+from harness.experiment import run_transfer, subject_of
+from harness.models.build import build_model
+from harness.models.checkpoints import Imported, import_checkpoint
+from harness.models.compute import count
+from harness.models.precision import attention_path
+from harness.models.precision import resolve as resolve_precision
+from harness.paths import conf_dir, data_root, runs_root
+from harness.run_folder import read_json, read_result, write_json
+from harness.run_lock import lock
+from harness.study import plan as planning
+from harness.submission import EXIT_REQUEUE, load_frozen, transfer_file
+from harness.train.distributed import ALONE, Ranks, joined
+from harness.train.loop import StoppedError, best_path
+from harness.transfer.evaluate import check_transfer
+from harness.transfer.metrics import average_5
+from harness.transfer.subject import Subject
+
+
+def transfer_command(what: str | None, overrides: list[str]) -> int:
+    """Evaluate, print, and return 1 where a run could not be evaluated."""
+    targets, options, others = split_overrides(overrides)
+    configs = [target_config(name, options) for name in targets]
+    for config in configs:
+        check_transfer(config)
+        open_or_pack(config.data)
+    checkpoint = [word.partition("=")[2] for word in others if word.startswith("checkpoint=")]
+    if checkpoint:
+        if what is not None:
+            raise ConfigError(f"harness transfer {what} checkpoint=…: either runs, or one checkpoint with its model=")
+        words = [word for word in others if not word.startswith("checkpoint=")]
+        return transfer_imported(Path(checkpoint[-1]), words, configs)
+    if what is None:
+        raise ConfigError("harness transfer: name a study or a run folder, or give model=… checkpoint=FILE")
+    return transfer_runs(run_folders(what, others), configs)
+
+
+def split_overrides(overrides: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Targets of `transfer=a,b,@list`; the options `transfer.KEY=…`; everything else."""
+    targets: list[str] = []
+    for word in overrides:
+        if word.startswith("transfer="):
+            for name in word.partition("=")[2].strip("[]").split(","):
+                targets += listed(name[1:]) if name.startswith("@") else [name]
+    options = [word for word in overrides if word.startswith("transfer.")]
+    others = [word for word in overrides if not word.startswith(("transfer=", "transfer."))]
+    if not targets:
+        raise ConfigError("harness transfer: which target? transfer=NAME, several with commas, @vtab1k for a list")
+    return targets, options, others
+
+
+def listed(name: str) -> list[str]:
+    """Names in conf/transfer/lists/NAME.txt, or in a file of the user's; one a line."""
+    path = conf_dir() / "transfer" / "lists" / f"{name}.txt"
+    path = path if path.is_file() else Path(name)
+    try:
+        lines = [line.strip() for line in path.read_text().splitlines()]
+    except OSError as error:
+        raise ConfigError(f"transfer=@{name}: neither a list in conf/transfer/lists nor a file") from error
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def target_config(name: str, options: list[str]) -> TransferConfig:
+    """conf/transfer/NAME.yaml with the options; a name without a file is a packed set of the user's."""
+    own = [] if (conf_dir() / "transfer" / f"{name}.yaml").is_file() else packed_target(name)
+    return compose([*(own or [f"transfer={name}"]), *options]).transfer
+
+
+def packed_target(name: str) -> list[str]:
+    """Overrides for a set below the data root; none where there is no such set, so that the error names near ones."""
+    if not (data_root() / name / "manifest.json").is_file() and not name.startswith("vtab_"):
+        return []
+    return ["transfer=folder", f"transfer.name={name}"]
+
+
+def run_folders(what: str, others: list[str]) -> list[Path]:
+    """A run's folder, or those of the finished and unfinished runs of a study that the overrides narrow."""
+    folder = Path(what)
+    for path in (folder, runs_root() / what):
+        if (path / "config.yaml").is_file():
+            if others:
+                raise ConfigError(
+                    f"{others[0]}: a run is what it is; only transfer=… and transfer.KEY=… go with {what}"
+                )
+            return [path]
+    plan = planning.make(what, others)
+    return [plan.folder / cell.run_id for cell in plan.selected]
+
+
+def transfer_runs(folders: list[Path], configs: list[TransferConfig]) -> int:
+    """Each target for each run, a failure in one leaving the others alone."""
+    failed = 0
+    timeout = load_frozen(folders[0]).config.loop.rank_timeout_seconds if is_run(folders[0]) else 600.0
+    kind = load_frozen(folders[0]).config.device.kind if is_run(folders[0]) else "cpu"
+    with joined(timeout, kind) as ranks:
+        for folder in folders:
+            try:
+                problem = transfer_run(folder, configs, ranks)
+            except StoppedError as stop:
+                print(f"{folder.name}: {stop}; the same command goes on", file=sys.stderr)
+                return EXIT_REQUEUE
+            except HarnessError as error:
+                problem = str(error)
+            if problem and ranks.first:
+                print(f"{folder.name}: {problem}", file=sys.stderr)
+            failed += problem is not None
+            if ranks.first:
+                show(folder, configs)
+    return 1 if failed else 0
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run was submitted here."""
+    return (folder / "config.yaml").is_file()
+
+
+def transfer_run(folder: Path, configs: list[TransferConfig], ranks: Ranks) -> str | None:
+    """Every target for one run; None, or why it cannot be done."""
+    if not is_run(folder):
+        return "not started"
+    frozen = load_frozen(folder)
+    if read_result(folder, frozen.config_hash) is None:
+        return "not finished; `harness run` goes on with it"
+    if all(transfer_file(folder, transfer_id(config)).exists() for config in configs):
+        return None
+    if not best_path(folder).exists():
+        return f"{best_path(folder)} is not here: transfer needs the checkpoint"
+    config = frozen.config
+    dataset = open_dataset(dataset_folder(config.data, data_root()), allow_shell=config.data.allow_shell)
+    cell = resolve(config, dataset)
+    if cell.config_hash != frozen.config_hash:
+        return f"the data set {dataset.name} or harness changed since this run was submitted"
+    kind = config.device.kind
+    device = torch.device(kind, ranks.local_rank) if kind == "cuda" else torch.device(kind)
+
+    def evaluate() -> None:
+        with attention_path(cell.attention):
+            subject = subject_of(folder, cell, dataset, device, ranks)
+            for target in configs:
+                run_transfer(folder, target, transfer_id(target), subject, dataset)
+
+    return locked(folder, config, ranks, evaluate)
+
+
+def locked(folder: Path, config: TrainConfig, ranks: Ranks, evaluate: Callable[[], None]) -> str | None:
+    """`evaluate()` by all ranks while the first holds the folder's lock."""
+    torch.set_num_threads(config.launcher.threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    busy = "another process works on it"
+    if not ranks.first:
+        if ranks.any(False):
+            return busy
+        evaluate()
+        return None
+    with lock(folder) as mine:
+        if ranks.any(not mine):
+            return busy
+        evaluate()
+    return None
+
+
+def transfer_imported(path: Path, words: list[str], configs: list[TransferConfig]) -> int:
+    """Targets for a network from a file, in a folder named by the file's digest; pre-training images are not known."""
+    config = compose(words)
+    found = import_checkpoint(path, config.model)
+    folder = runs_root() / "imported" / f"{found.config.name}-{found.sha256[:8]}"
+    about = {"file": path.name, "sha256": found.sha256, "model": asdict(found.config)}
+    write_json(folder / "checkpoint.json", about)
+    cost = count(found.config, max(1, found.num_classes), found.channels, config.convention)
+    precision, attention = resolve_precision(
+        config.device, cost, precision=config.precision, attention=config.attention
+    )
+
+    def evaluate() -> None:
+        with attention_path(attention):
+            subject = imported_subject(found, config, precision, attention)
+            for target in configs:
+                run_transfer(folder, target, transfer_id(target), subject, None)
+
+    problem = locked(folder, config, ALONE, evaluate)
+    if problem:
+        raise HarnessError(f"{folder}: {problem}")
+    show(folder, configs)
+    return 0
+
+
+def imported_subject(found: Imported, config: TrainConfig, precision: str, attention: str) -> Subject:
+    """The network of a file; its untrained twin has random weights of config.seed."""
+
+    def untrained() -> dict[str, torch.Tensor]:
+        torch.manual_seed(config.seed)
+        return build_model(found.config, found.num_classes, found.channels).state_dict()
+
+    return Subject(
+        config=found.config,
+        num_classes=found.num_classes,
+        channels=found.channels,
+        trained=lambda: found.tensors,
+        untrained=untrained,
+        precision=precision,
+        attention=attention,
+        device=torch.device(config.device.kind),
+        loop=config.loop,
+    )
+
+
+def show(folder: Path, configs: list[TransferConfig]) -> None:
+    """One line a target, features, shots and metric: mean, deviation over seeds; and the average of Table 6."""
+    paths = [transfer_file(folder, transfer_id(config)) for config in configs]
+    contents = [content for path in paths if (content := read_json(path)) is not None]
+    averages: dict[tuple[str, int], dict[str, float]] = {}
+    for content in contents:
+        for (target, protocol, features, shots, metric), values in grouped(content["rows"]):
+            spread = f" ± {100 * stdev(values):.2f}" if len(values) > 1 else ""
+            kind = f"{shots}-shot" if shots else protocol
+            print(
+                f"{folder.name}  {target:16s} {kind:13s} {features:11s} {metric:14s} {100 * mean(values):6.2f}{spread}"
+            )
+            if features == "pretrained" and metric == content["rows"][0]["metric"]:
+                averages.setdefault((protocol, shots), {})[target] = mean(values)
+        names = content["target"].get("shared_class_names")
+        if names:
+            shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+            print(f"  {content['target']['name']}: {len(names)} class names are among those of pre-training: {shown}")
+    for (protocol, shots), by_target in averages.items():
+        average = average_5(by_target)
+        if average is not None:
+            print(f"{folder.name}  average-5        {protocol} {shots or ''}  {100 * average:.2f}")
+
+
+def grouped(rows: list[dict[str, Any]]) -> Iterator[tuple[tuple[Any, ...], list[float]]]:
+    """Values over seeds, in the order of the rows."""
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("target", "protocol", "features", "shots", "metric"))
+        groups.setdefault(key, []).append(row["value"])
+    yield from groups.items()

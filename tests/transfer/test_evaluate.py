@@ -1,0 +1,191 @@
+"""A target by a protocol: features kept by digest, shared images refused, numbers of the published protocol."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from harness.compose import compose
+from harness.config import TransferConfig
+from harness.data.manifest import Dataset
+from harness.data.on_demand import open_or_pack
+from harness.errors import ConfigError, DatasetError
+from harness.models.build import build_model, pre_logits
+from harness.train.evaluate import to_input
+from harness.transfer.evaluate import evaluate_target, transfer_rows
+from harness.transfer.features import Features, Setting, cache_path, cached_features, extract
+from harness.transfer.fewshot import fewshot_top1
+from harness.transfer.shared import refuse_shared, shared_classes
+from harness.transfer.subject import Subject
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return build_model(compose(["model=vit_pocket"]).model, 10, 1)
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting(16, 1, CPU)
+
+
+def subject(channels: int = 1) -> Subject:
+    config = compose(["model=vit_pocket"]).model
+
+    def tensors(seed: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(seed)
+        return build_model(config, 10, channels).state_dict()
+
+    return Subject(config, 10, channels, lambda: tensors(1), lambda: tensors(2), "fp32", "unfused", CPU)
+
+
+@pytest.fixture
+def digits(roots: Path) -> Dataset:
+    return open_or_pack("digits")
+
+
+def test_features_are_extracted_once(digits: Dataset, network: nn.Module, setting: Setting) -> None:
+    config = compose(["model=vit_pocket"]).model
+    first = cached_features(network, config, digits, "test", setting)
+    assert len(first.features) == digits.splits["test"].samples
+    network.forward_features = None  # type: ignore[assignment]  # whoever calls it now fails
+    again = cached_features(network, config, digits, "test", setting)
+    np.testing.assert_array_equal(first.features, again.features)
+    np.testing.assert_array_equal(first.labels, again.labels)
+
+
+def test_a_damaged_cache_file_is_made_again(
+    digits: Dataset, network: nn.Module, setting: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = compose(["model=vit_pocket"]).model
+    first = cached_features(network, config, digits, "train", setting)
+    path = cache_path(network, config, digits, "train", setting)
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(bytes(data))
+    again = cached_features(network, config, digits, "train", setting)
+    np.testing.assert_array_equal(first.features, again.features)
+    assert "extracted again" in capsys.readouterr().out
+    assert path.read_bytes() != bytes(data)
+
+
+def test_the_cache_knows_what_features_depend_on(digits: Dataset, network: nn.Module, setting: Setting) -> None:
+    config = compose(["model=vit_pocket"]).model
+    paths = [
+        cache_path(network, config, digits, "train", setting),
+        cache_path(network, config, digits, "test", setting),
+        cache_path(network, config, digits, "train", replace(setting, image_size=8)),
+        cache_path(network, config, digits, "train", replace(setting, precision="bf16")),
+        cache_path(network, config, replace(digits, digest="0" * 64), "train", setting),
+        cache_path(network, replace(config, head="hidden_tanh"), digits, "train", setting),
+    ]
+    with torch.no_grad():
+        next(network.parameters()).add_(1e-7)
+    paths.append(cache_path(network, config, digits, "train", setting))
+    assert len(set(paths)) == len(paths)
+
+
+def test_features_equal_a_bare_forward_pass(digits: Dataset, network: nn.Module, setting: Setting) -> None:
+    from harness.data.pixels import Pixels
+
+    found = extract(network, digits, "test", setting)
+    pixels = Pixels(digits, "test", 16, 1)
+    images = torch.from_numpy(np.stack([pixels[i] for i in range(7)]))
+    with torch.no_grad():
+        expected = pre_logits(network.eval(), to_input(images, CPU))
+    np.testing.assert_allclose(found.features[:7], expected.numpy(), atol=1e-5)
+
+
+def test_rows_of_the_default_protocol_are_the_published_ones(digits: Dataset, tmp_path: Path) -> None:
+    """Every kind, shots and seed once, each the value of the plain function."""
+    cfg = replace(compose(["transfer=digits"]).transfer, shots=[1, 5])
+    rows, details = transfer_rows(cfg, digits, subject(), tmp_path)
+    assert [(row["features"], row["shots"], row["support_seed"]) for row in rows] == [
+        (kind, shots, seed)
+        for kind in ("pretrained", "untrained", "raw_pixels")
+        for shots in (1, 5)
+        for seed in (0, 1, 2)
+    ]
+    pixels = [extract(None, digits, split, Setting(16, 1, CPU)) for split in ("train", "test")]
+    row = next(
+        row for row in rows if row["features"] == "raw_pixels" and row["shots"] == 5 and row["support_seed"] == 1
+    )
+    assert row["value"] == fewshot_top1(*pixels[0], *pixels[1], shots=5, seed=1)
+    chosen = details["support"]["5-shot, seed 1"]
+    assert len(chosen) == 50
+    assert np.bincount(pixels[0].labels[chosen]).tolist() == [5] * 10
+    assert set(details["support"]["1-shot, seed 1"]) <= set(chosen)
+
+
+def test_a_probe_beats_five_shots(digits: Dataset, tmp_path: Path) -> None:
+    cfg = compose(["transfer=digits", "transfer.protocol=probe", "transfer.l2s=[1.0,1024.0]"]).transfer
+    rows, details = transfer_rows(cfg, digits, subject(), tmp_path)
+    five, _ = transfer_rows(compose(["transfer=digits"]).transfer, digits, subject(), tmp_path)
+    assert [row["protocol"] for row in rows] == ["linear_probe"] * 3
+    assert rows[0]["value"] > max(row["value"] for row in five if row["features"] == "pretrained")
+    assert set(details["l2"].values()) <= {1.0, 1024.0}
+
+
+def test_a_target_that_shares_images_is_refused(digits: Dataset, tiny: Dataset) -> None:
+    refuse_shared(tiny, digits, 16, 1, "refuse")
+    with pytest.raises(DatasetError, match=r"digits shares images .* in train, .* in test"):
+        refuse_shared(digits, digits, 16, 1, "refuse")
+    refuse_shared(digits, digits, 16, 1, "train")  # its test images are in no split that training saw
+
+
+def test_shared_images_are_found_by_pixels_where_their_origins_differ(tiny: Dataset, tmp_path: Path) -> None:
+    """The same pictures, packed again from files: of a glyph the origin is an outline, of a file its bytes."""
+    from PIL import Image
+
+    from harness.data.manifest import open_dataset
+    from harness.data.pack import pack
+    from harness.data.pixels import Pixels
+
+    pixels = Pixels(tiny, "train", 16, 1)
+    for number in range(20):
+        folder = tmp_path / "files" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels[number][0]).save(folder / f"{number}.png")
+    words = ["data=folder", f"data.path={tmp_path / 'files'}", "data.name=copies", "data.channels=1"]
+    words += ["data.image_size=16", "data.val_samples='0'", "data.test_samples=50%"]
+    pack(compose(words).data, tmp_path, workers=1, progress=False)
+    copies = open_dataset(tmp_path / "copies")
+    assert not np.isin(copies.index("test")["origin"], tiny.index("train")["origin"]).any()
+    with pytest.raises(DatasetError, match="10 of 10 in test"):
+        refuse_shared(tiny, copies, 16, 1, "train")
+
+
+def test_shared_class_names_are_told(digits: Dataset, tiny: Dataset, tmp_path: Path) -> None:
+    assert shared_classes(tiny, digits) == list("0123456789")
+    content = evaluate_target(compose(["transfer=digits"]).transfer, subject(), tiny, tmp_path)
+    assert content["target"]["shared_class_names"] == list("0123456789")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["transfer.protocol=few"], "fewshot"),
+        (["transfer.metrics=[top2]"], "top2"),
+        (["transfer.metrics=[real]"], "real_labels"),
+        (["transfer.l2=0"], "above 0"),
+        (["transfer.shots=[0]"], "shots"),
+        (["transfer.shared_images=yes"], "refuse, train"),
+    ],
+)
+def test_what_cannot_be_done_is_said_first(words: list[str], message: str, tiny: Dataset, roots: Path) -> None:
+    cfg: TransferConfig = compose(["transfer=digits", *words]).transfer
+    with pytest.raises(ConfigError, match=message):
+        evaluate_target(cfg, subject(), tiny, roots)
+
+
+def test_labels_and_features_stay_together(digits: Dataset, network: nn.Module, setting: Setting) -> None:
+    found: Features = extract(network, digits, "train", setting)
+    assert found.features.dtype == np.float32
+    assert found.labels.dtype == np.int64
+    assert len(found.features) == len(found.labels) == digits.splits["train"].samples

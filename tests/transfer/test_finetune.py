@@ -1,0 +1,164 @@
+"""Fine-tuning through the training loop: the rate chosen on dev, all images in the end, no trace of a stop."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from harness.compose import compose
+from harness.config import FinetuneConfig
+from harness.data.joined import dev_window, full_training_split
+from harness.data.manifest import Dataset
+from harness.data.on_demand import open_or_pack
+from harness.data.pixels import Pixels
+from harness.errors import HarnessError
+from harness.models.adapt import downstream
+from harness.models.build import build_model
+from harness.train.loop import StoppedError
+from harness.transfer.finetune import Tuning, best_rate, finetune_recipe, finetune_rows
+from tests.transfer.test_evaluate import subject
+
+OPTIONS = FinetuneConfig(
+    source="test",
+    steps=6,
+    learning_rates=[1e-6, 0.03],
+    dev_split="10%",
+    seeds=[0, 1],
+    batch_size=64,
+    random_resized_crop=False,
+    flip=False,
+)
+
+
+def transfer_config(**changes: object):  # type: ignore[no-untyped-def]
+    options = replace(OPTIONS, **changes)  # type: ignore[arg-type]
+    return replace(compose(["transfer=digits"]).transfer, protocol="finetune", finetune=options, baselines=False)
+
+
+@pytest.fixture
+def digits(roots: Path) -> Dataset:
+    return open_or_pack("digits")
+
+
+def test_rows_name_every_seed_and_the_rate_comes_from_dev(digits: Dataset, tmp_path: Path) -> None:
+    rows, details = finetune_rows(transfer_config(steps=40), digits, subject(), tmp_path / "work", None)
+    assert [(row["protocol"], row["features"], row["support_seed"]) for row in rows] == [
+        ("finetune", "pretrained", 0),
+        ("finetune", "pretrained", 1),
+    ]
+    dev = details["dev"]["pretrained"]
+    assert dev["0.03"] > dev["1e-06"]
+    assert details["learning_rate"]["pretrained"] == 0.03
+    assert min(row["value"] for row in rows) > 0.3
+    assert not (tmp_path / "work").exists()
+
+
+def test_an_interrupted_fine_tuning_ends_as_an_undisturbed_one(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+    import signal
+
+    cfg = transfer_config(learning_rates=[0.03])
+    expected, _ = finetune_rows(cfg, digits, subject(), tmp_path / "undisturbed", None)
+
+    tuning = Tuning(cfg, digits, subject(), subject().trained(), tmp_path / "work" / "pretrained")
+    tuning.dev_score(0.03)
+    job = tuning.job(tmp_path / "work" / "pretrained" / "seed-0", full_window(digits), 0.03, 0, np.arange(1))
+    beats: list[int] = []
+
+    def stop(**report: object) -> None:
+        beats.append(1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    job.heartbeat = stop
+    from harness.train.loop import train
+
+    with pytest.raises(StoppedError):
+        train(job)
+    assert beats
+    assert (job.folder / "checkpoints" / "last.safetensors").exists()
+    found, _ = finetune_rows(cfg, digits, subject(), tmp_path / "work", None)
+    assert found == expected
+
+
+def full_window(dataset: Dataset):  # type: ignore[no-untyped-def]
+    from harness.data.subset import window
+
+    samples = dataset.splits["train"].samples
+    return window(samples, samples, 0)
+
+
+def test_the_head_starts_at_zero_and_its_hidden_layer_is_gone() -> None:
+    config = replace(compose(["model=vit_pocket"]).model, head="hidden_tanh")
+    torch.manual_seed(0)
+    source = build_model(config, 10, 1)
+    model = downstream(config, source.state_dict(), 32, 7, 1)
+    assert set(dict(model.head.named_parameters())) == {"weight", "bias"}  # type: ignore[union-attr, operator]
+    assert model(torch.randn(3, 1, 32, 32)).abs().max() == 0
+    torch.testing.assert_close(model.blocks[1].mlp.fc1.weight, source.blocks[1].mlp.fc1.weight)  # type: ignore[index, union-attr]
+    assert model.pos_embed.shape[1] == 1 + 16  # type: ignore[union-attr, index]
+
+
+@pytest.mark.parametrize("name", ["vit_pocket", "resnet_pocket", "hybrid_pocket"])
+def test_every_family_gets_a_head_and_keeps_its_features(name: str) -> None:
+    config = compose([f"model={name}"]).model
+    source = build_model(config, 10, 1).eval()
+    model = downstream(config, source.state_dict(), 16, 4, 1).eval()
+    images = torch.randn(2, 1, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(model.forward_features(images), source.forward_features(images))  # type: ignore[operator]
+
+
+def test_a_checkpoint_of_another_network_is_told() -> None:
+    source = build_model(compose(["model=resnet_pocket"]).model, 10, 1)
+    with pytest.raises(HarnessError, match=r"missing: cls_token.*left over: stem"):
+        downstream(compose(["model=vit_pocket"]).model, source.state_dict(), 16, 4, 1)
+
+
+def test_the_full_training_split_is_train_and_val_in_place(tiny: Dataset, roots: Path) -> None:
+    full = full_training_split(tiny)
+    train, val = tiny.splits["train"].samples, tiny.splits["val"].samples
+    assert full.splits["train"].samples == train + val
+    joined = Pixels(full, "train", 16, 1)
+    for position, (split, own) in {0: ("train", 0), train - 1: ("train", train - 1), train: ("val", 0)}.items():
+        np.testing.assert_array_equal(joined[position], Pixels(tiny, split, 16, 1)[own])
+    np.testing.assert_array_equal(full.index("train")["label"][train:], tiny.index("val")["label"])
+    part, dev = dev_window(tiny, "2%")
+    assert (part.start, part.size, dev[0], len(dev)) == (0, train, train, val)
+
+
+def test_dev_is_cut_from_training_where_there_is_no_validation(digits: Dataset) -> None:
+    part, dev = dev_window(digits, "10%")
+    samples = digits.splits["train"].samples
+    assert len(dev) == round(samples / 10)
+    assert part.size + len(dev) == samples
+    assert not set(part.split_positions(np.arange(part.size)).tolist()) & set(dev.tolist())
+
+
+def test_the_recipe_is_table_4() -> None:
+    recipe = finetune_recipe(compose(["transfer=cifar10"]).transfer.finetune, 0.01)  # type: ignore[arg-type]
+    assert (recipe.optimizer, recipe.beta1, recipe.weight_decay, recipe.clip_norm) == ("sgd", 0.9, 0.0, 1.0)
+    assert (recipe.batch_size, recipe.schedule, recipe.samples_seen) == (512, "cosine", str(512 * 10_000))
+    rates = {"imagenet": [0.003, 0.01, 0.03, 0.06], "pets": [0.001, 0.003, 0.01, 0.03]}
+    for name, expected in rates.items():
+        options = compose([f"transfer={name}"]).transfer.finetune
+        assert options is not None
+        assert (options.learning_rates, options.image_size, len(options.seeds)) == (expected, 384, 3)
+
+
+def test_the_best_rate_is_the_smallest_of_equals_and_diverged_ones_lose() -> None:
+    assert best_rate({0.01: 0.5, 0.003: 0.5, 0.1: -1.0}) == 0.003
+    with pytest.raises(HarnessError, match="every learning rate"):
+        best_rate({0.1: -1.0, 1.0: -1.0})
+
+
+def test_a_rate_that_diverges_is_left_out(digits: Dataset, tmp_path: Path) -> None:
+    cfg = transfer_config(learning_rates=[0.03, 1e30], clip_norm=None, seeds=[0])
+    rows, details = finetune_rows(cfg, digits, subject(), tmp_path / "work", None)
+    assert details["dev"]["pretrained"]["1e+30"] == -1.0
+    assert details["learning_rate"]["pretrained"] == 0.03
+    json.dumps(rows)

@@ -1,0 +1,63 @@
+"""Metrics on cases that can be counted by hand, and ReaL from its file on a packed set."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from harness.compose import compose
+from harness.data.manifest import open_dataset
+from harness.data.pack import pack
+from harness.data.pixels import Pixels
+from harness.errors import DatasetError
+from harness.transfer.metrics import average_5, mean_per_class, measure, read_real, real_accuracy, top1, top_k
+
+SCORES = np.array([[9, 8, 7, 6, 5, 4], [1, 2, 3, 4, 5, 6], [0, 5, 4, 3, 2, 1], [6, 5, 4, 3, 2, 1]], float)
+
+
+def test_top1_top5_and_mean_per_class() -> None:
+    labels = np.array([0, 0, 1, 5])
+    assert top1(SCORES, labels) == 0.5
+    assert top_k(SCORES, labels, 5) == 0.5  # of the second and the last the label is sixth
+    assert top_k(SCORES, labels, 6) == top_k(SCORES[:, :3], np.array([0, 1, 2, 0]), 5) == 1.0
+    assert mean_per_class(SCORES, labels) == pytest.approx((0.5 + 1 + 0) / 3)
+    assert dict(measure(["top5", "top1"], SCORES, labels, None)) == {"top5": 0.5, "top1": 0.5}
+
+
+def test_real_leaves_images_without_labels_out() -> None:
+    assert real_accuracy(SCORES, [[0, 3], [], [2], [0]]) == pytest.approx(2 / 3)
+    with pytest.raises(DatasetError, match="no image has a label"):
+        real_accuracy(SCORES, [[], [], [], []])
+
+
+def test_average_5_needs_all_five() -> None:
+    values = {"imagenet": 0.8073, "cifar10": 0.9861, "cifar100": 0.9049, "pets": 0.9340}
+    assert average_5(values) is None
+    average = average_5({**values, "flowers102": 0.9927, "real": 0.8627})
+    assert average == pytest.approx(0.925)  # ViT-B/32 of Table 6, ReaL apart
+
+
+def test_real_labels_are_found_by_an_images_number(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(1, 13):
+        folder = tmp_path / "files" / ("train" if number > 6 else "test") / f"n{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"ILSVRC2012_val_{number:08d}.png" if number <= 6 else f"other{number}.png"
+        Image.fromarray(rng.integers(0, 255, (8, 8, 3), np.uint8)).save(folder / name)
+    words = ["data=folder", f"data.path={tmp_path / 'files'}", "data.name=val", "data.image_size=8"]
+    pack(compose([*words, "data.val_samples='0'"]).data, tmp_path, workers=1, progress=False)
+    packed = open_dataset(tmp_path / "val")
+    file = tmp_path / "real.json"
+    file.write_text(json.dumps([[number] for number in range(1, 7)]))
+    found = read_real(file, packed)
+    pixels = Pixels(packed, "test", 8, 3)
+    for position, labels in enumerate(found):
+        assert f"ILSVRC2012_val_{labels[0]:08d}" in pixels.name(position)
+    file.write_text(json.dumps([[1]]))
+    with pytest.raises(DatasetError, match="not one of the 1 images"):
+        read_real(file, packed)
+    file.write_text("{}")
+    with pytest.raises(DatasetError):
+        read_real(file, packed)
