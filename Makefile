@@ -62,6 +62,9 @@ bench-train: setup  ## the training loop beside PyTorch, timm, Lightning, accele
 	$(BIN)/pip install --quiet --progress-bar off -e '.[bench]'
 	$(BIN)/python benchmarks/train.py
 
+bench-transfer: setup  ## the few-shot grid beside scikit-learn, features beside a bare loop: benchmarks/results/transfer.md
+	$(BIN)/python benchmarks/transfer.py
+
 clean:  ## remove caches; data, runs and .venv stay
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -exec rm -rf {} +
