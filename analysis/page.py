@@ -24,10 +24,10 @@ p.sub { color:var(--muted); margin:.1em 0 1.2em } a { color:var(--accent) }
 figure { margin:0; background:var(--card); border:1px solid var(--line); border-radius:8px; padding:12px 14px }
 figure h3 { margin:0 0 4px; font-size:1rem } figcaption { color:var(--muted); font-size:.84rem; line-height:1.4 }
 svg { width:100%; height:auto; overflow:visible } svg text { font-family:inherit }
-svg [style*="stroke: #3a3a3a"] { stroke:var(--ink) !important }
-svg [style*="fill: #3a3a3a"] { fill:var(--ink) !important }
-svg [style*="stroke: #0072b2"] { stroke:var(--blue) !important }
-svg [style*="fill: #0072b2"] { fill:var(--blue) !important }
+[style*="stroke: #3a3a3a"] { stroke:var(--ink) !important }
+[style*="fill: #3a3a3a"] { fill:var(--ink) !important }
+[style*="stroke: #0072b2"] { stroke:var(--blue) !important }
+[style*="fill: #0072b2"] { fill:var(--blue) !important }
 svg .mark { cursor:default } svg .mark:hover, svg .mark.at { opacity:.45 }
 #tip { position:fixed; z-index:9; max-width:320px; padding:4px 9px; border-radius:6px; background:var(--fg);
   color:var(--bg); font-size:.82rem; pointer-events:none }

@@ -13,7 +13,7 @@ from harness.run_folder import identity_hash
 from harness.submission import load_frozen
 
 RESULTS = Path(__file__).parent.parent / "results"
-FOLDERS = sorted(path.parent for path in RESULTS.glob("pocket@glyphs/*/config.yaml"))
+FOLDERS = sorted(path.parent for path in RESULTS.glob("pocket*@glyphs/*/config.yaml"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

@@ -1,10 +1,14 @@
 """Compute at equal accuracy: known ratios, odd ladders, and bands."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from analysis.compute_ratio import compare_compute, matched_pairs
+from analysis.results import load
+from analysis.summary import analyse
 
 RUNGS = (1.0, 2.0, 4.0, 8.0)
 
@@ -96,6 +100,15 @@ def test_rungs_that_scatter_more_than_seeds_explain_become_the_observations() ->
     assert found.observations == "means of rungs"
     assert found.degrees_of_freedom == 4
     assert compare_compute(ladder(0.5, 0.01, seeds=5), "ViT", "ResNet", "exaflops").observations == "runs"
+
+
+def test_the_published_ladder_gives_a_ratio_with_its_interval_in_exaflops() -> None:
+    tables = load(Path(__file__).parents[2] / "results" / "pocket_compute@glyphs" / "report" / "tables")
+    rows = {(row["first"], row["second"], row["unit"]): row for row in analyse(tables)["compute_ratio"]}
+    assert len(rows) == 6  # three pairs of families, in exaFLOPs and in device-days
+    ratio = rows["ViT", "ResNet", "exaflops"]["ratio"]
+    assert 0 < ratio["low"] < ratio["value"] < ratio["high"]
+    assert tables.finished.groupby("family")["model"].nunique().tolist() == [4, 4, 4]
 
 
 def test_matched_pairs_are_within_a_tenth_of_a_point() -> None:

@@ -27,6 +27,12 @@ def test_pocket_models_are_compute_matched_within_5_percent(num_classes: int) ->
     assert max(flops) / min(flops) <= 1.05, flops
 
 
+@pytest.mark.parametrize("width", ["_w32", "", "_w64", "_w96"])
+def test_rungs_of_the_pocket_ladder_cost_within_10_percent_of_the_vit(width: str) -> None:
+    flops = [count(model_config(name + width), 547, 1).training_flops_per_image for name in POCKET]
+    assert all(0.9 <= value / flops[0] <= 1.1 for value in flops), flops
+
+
 def test_models_of_the_crossover_study_are_compute_matched_within_3_percent() -> None:
     """In training and in the forward pass, with the 182 classes that the study has."""
     costs = [count(model_config(name), 182, 1) for name in GLYPH]

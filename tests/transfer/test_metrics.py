@@ -1,18 +1,18 @@
 """Metrics on cases that can be counted by hand, and ReaL from its file on a packed set."""
 
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from harness.compose import compose
 from harness.data.manifest import open_dataset
-from harness.data.pack import pack
-from harness.data.pixels import Pixels
 from harness.errors import DatasetError
 from harness.transfer.metrics import average_5, mean_per_class, measure, read_real, real_accuracy, top1, top_k
+from tests.conftest import harness
 
 SCORES = np.array([[9, 8, 7, 6, 5, 4], [1, 2, 3, 4, 5, 6], [0, 5, 4, 3, 2, 1], [6, 5, 4, 3, 2, 1]], float)
 
@@ -39,25 +39,31 @@ def test_average_5_needs_all_five() -> None:
     assert average == pytest.approx(0.925)  # ViT-B/32 of Table 6, ReaL apart
 
 
-def test_real_labels_are_found_by_an_images_number(tmp_path: Path) -> None:
+def test_real_labels_are_found_by_an_images_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards as ImageNet's are made, adopted where they lie: their keys are the files' names."""
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path))
     rng = np.random.default_rng(0)
-    for number in range(1, 13):
-        folder = tmp_path / "files" / ("train" if number > 6 else "test") / f"n{number % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        name = f"ILSVRC2012_val_{number:08d}.png" if number <= 6 else f"other{number}.png"
-        Image.fromarray(rng.integers(0, 255, (8, 8, 3), np.uint8)).save(folder / name)
-    words = ["data=folder", f"data.path={tmp_path / 'files'}", "data.name=val", "data.image_size=8"]
-    pack(compose([*words, "data.val_samples='0'"]).data, tmp_path, workers=1, progress=False)
+    for split, names in {
+        "train": [f"other{number}" for number in range(6)],
+        "test": [f"ILSVRC2012_val_{number:08d}" for number in (3, 1, 6, 2, 5, 4)],
+    }.items():
+        with tarfile.open(tmp_path / f"{split}-000000.tar", "w") as tar:
+            for number, name in enumerate(names):
+                buffer = io.BytesIO()
+                Image.fromarray(rng.integers(0, 255, (8, 8, 3), np.uint8)).save(buffer, "PNG")
+                for extension, data in (("png", buffer.getvalue()), ("cls", str(number % 2).encode())):
+                    info = tarfile.TarInfo(f"{name}.{extension}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+    train, test = (str(tmp_path / f"{split}-000000.tar") for split in ("train", "test"))
+    harness("data", "index", train, "--test", test, "data.name=val", "data.val_samples=2")
     packed = open_dataset(tmp_path / "val")
     file = tmp_path / "real.json"
     file.write_text(json.dumps([[number] for number in range(1, 7)]))
-    found = read_real(file, packed)
-    pixels = Pixels(packed, "test", 8, 3)
-    for position, labels in enumerate(found):
-        assert f"ILSVRC2012_val_{labels[0]:08d}" in pixels.name(position)
+    assert read_real(file, packed) == [[3], [1], [6], [2], [5], [4]]
     file.write_text(json.dumps([[1]]))
     with pytest.raises(DatasetError, match="not one of the 1 images"):
         read_real(file, packed)
-    file.write_text("{}")
-    with pytest.raises(DatasetError):
+    file.write_text("[1]")
+    with pytest.raises(DatasetError, match="list of lists"):
         read_real(file, packed)
