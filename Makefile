@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow check format demo docs bench-data bench-engine bench-train clean
+.PHONY: help setup test test-slow check format demo docs example bench-data bench-engine bench-train clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,13 @@ docs: setup  ## write what is made from the code: docs/results.md, the counts th
 
 bench-engine: setup  ## the study engine: overhead, side by side, 1,000 cells: benchmarks/results/engine.md
 	$(BIN)/python benchmarks/engine.py
+
+example: setup  ## the published studies' reports from their run folders; docs/example is the pocket study's
+	for words in pocket "pocket data=fashion_mnist" pocket_compute; do HARNESS_RUNS=results $(BIN)/harness report $$words; done
+	mkdir -p docs/example
+	cp results/pocket@glyphs/report/*.png docs/example/
+	sed 's#href="\.\./#href="../../results/pocket@glyphs/#g' results/pocket@glyphs/report/index.html > docs/example/index.html
+	cp results/pocket@glyphs/report/report.md docs/example/report.md
 
 bench-data: setup  ## loading and packing beside other loaders: benchmarks/results/data.md
 	$(BIN)/pip install --quiet --progress-bar off -e '.[bench]'

@@ -82,18 +82,17 @@ def overlay_figure4(chart: Chart) -> str:
         rows = runs[runs["model"] == model]
         percent = PERCENT * rows["best_val_top1"]
         axes.plot(rows["subset_samples"], percent, "s--", color=colours([])[family], alpha=0.25, lw=1, ms=3.5)
-        for end in (0, -1):
-            place = (float(rows["subset_samples"].iloc[end]), float(percent.iloc[end]))
-            text = f"{model} {place[1]:.0f} %" if end == 0 else f"{place[1]:.0f} %"
-            shift: Look = {"xytext": (4, 6 if family == "ViT" else -9), "textcoords": "offset points"}
-            axes.annotate(text, place, fontsize=6.5, color=FAINT_INK, ha="left" if end == 0 else "right", **shift)
+        place = (float(rows["subset_samples"].iloc[0]), float(percent.iloc[0]))
+        text = f"{model} {percent.iloc[0]:.0f} to {percent.iloc[-1]:.0f} %"
+        shift: Look = {"xytext": (4, 6 if family == "ViT" else -9), "textcoords": "offset points"}
+        axes.annotate(text, place, fontsize=6.5, color=FAINT_INK, **shift)
     sizes = list(paper.SIZES_FIGURE4.values())
     axes.set_xticks(sizes, list(paper.SIZES_FIGURE4))
     axes.minorticks_off()
     axes.margins(y=0.25)
     return (
-        "Faint, on axes of their own (top: JFT-300M images; height: linear 5-shot ImageNet top-1, values at the ends): "
-        "ViT-B/32 and ResNet50x1 of arXiv 2010.11929v2, Figure 4, digitised to 0.2-0.4 points."
+        "Faint, on axes of their own (top: JFT-300M images; height: linear 5-shot ImageNet top-1, first and last value "
+        "named): ViT-B/32 and ResNet50x1 of arXiv 2010.11929v2, Figure 4, digitised to 0.2-0.4 points."
     )
 
 
@@ -188,7 +187,7 @@ def transfer(tables: Tables, target: str, shots: int) -> Chart:
         line.set_gid(chart.tip(f"raw pixels: {PERCENT * raw.mean():.1f} %"))
         place = (0.01, PERCENT * raw.mean())
         look: Look = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
-        chart.axes.annotate("raw pixels", place, fontsize=8, **look)
+        chart.axes.annotate("raw pixels", place, fontsize=8, color=INK, **look)
     classifier = "Closed-form linear classifier on frozen features, mean over support sets" if shots else "Fine-tuned"
     chart.caption = f"{classifier}. Dashed: the same classifier on raw pixels; dotted: on the untrained networks."
     return chart

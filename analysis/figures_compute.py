@@ -5,10 +5,12 @@ import pandas as pd
 from analysis import paper
 from analysis.figures import PERCENT, SEED_INTERVAL, Look, mean_bars, models_in, with_percent
 from analysis.results import Tables
-from analysis.style import FAINT_INK, GRID, Chart, colours, label_lines, new_chart, overlay_axes
+from analysis.style import FAINT_INK, GRID, Chart, colours, compute_axis, label_lines, new_chart, overlay_axes
 from analysis.summary import ladder
 
 AXIS_NAMES = {"exaflops": "Pre-training compute [exaFLOPs]", "device_days": "Pre-training time [device-days]"}
+
+UNIT_NAMES = {"exaflops": "exaFLOPs", "device_days": "device-days"}
 
 
 def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay: bool = False) -> Chart | None:
@@ -23,8 +25,9 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
     rungs = rows.groupby(["family", "model", "rung"], sort=False)[["compute", "percent"]].mean().reset_index()
     if rungs.empty or rungs.groupby("family").size().max() < 2:
         return None
-    name = metric.split(":")[1] if metric.startswith("transfer:") else "the study's metric"
-    chart = new_chart(f"Compute scaling: {name}", AXIS_NAMES[unit], f"Top-1 [%], {name}")
+    known = str(tables.study.get("metric_title") or {"best_val_top1": "validation"}.get(metric, metric))
+    name = metric.split(":")[1] if metric.startswith("transfer:") else known
+    chart = new_chart(f"Compute scaling in {UNIT_NAMES[unit]}: {name}", AXIS_NAMES[unit], f"Top-1 [%], {name}")
     chart.axes.set_xscale("log")
     palette = colours(rows["family"].tolist())
     ends = []
@@ -39,6 +42,7 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
         look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
         chart.axes.plot(part["compute"].tolist(), part["percent"].tolist(), "o", gid=chart.tip(*texts), **look)
         ends.append((float(line["compute"].iloc[-1]), float(line["percent"].iloc[-1]), family, palette[family]))
+    compute_axis(chart.axes)
     label_lines(chart, ends)
     chart.caption = f"Runs on the full set; lines join the means of rungs. {SEED_INTERVAL}"
     if unit == "exaflops":
@@ -56,8 +60,9 @@ def overlay_table6(chart: Chart) -> str:
         rows = runs[runs["family"] == family]
         percent = PERCENT * rows["best_val_top1"].astype(float)
         axes.plot(rows["exaflops_spent"], percent, "s", color=colours([])[family], alpha=0.25, ms=3.5)
-    axes.annotate("95 %", (0.995, 95.0), xycoords=("axes fraction", "data"), fontsize=6.5, color=FAINT_INK, ha="right")
-    axes.annotate("90 %", (0.995, 90.0), xycoords=("axes fraction", "data"), fontsize=6.5, color=FAINT_INK, ha="right")
+    for mark in (90, 95):
+        place = (0.005, float(mark))
+        axes.annotate(f"{mark} %", place, xycoords=("axes fraction", "data"), fontsize=6.5, color=FAINT_INK)
     return (
         "Faint, on axes of their own (top: exaFLOPs by the paper's convention, padding not counted; height: mean of "
         "five fine-tuned targets, heights of 90 and 95 % marked): arXiv 2010.11929v2, Table 6."

@@ -8,9 +8,9 @@ from html import escape
 
 STYLE = """
 :root { color-scheme: light dark; --fg:#1c1e21; --muted:#5b6167; --bg:#fcfcfb; --card:#fff; --line:#dcdee0;
-  --ink:#3a3a3a; --accent:#0072B2; --warn:#8a4b00; --warnbg:#fff4e2 }
+  --ink:#3a3a3a; --blue:#0072b2; --accent:#0072B2; --warn:#8a4b00; --warnbg:#fff4e2 }
 @media (prefers-color-scheme: dark) { :root { --fg:#e6e7e8; --muted:#a4abb2; --bg:#15171a; --card:#1d2024;
-  --line:#34393f; --ink:#cfd3d7; --accent:#6cb6e6; --warn:#ffc982; --warnbg:#33270f } }
+  --line:#34393f; --ink:#cfd3d7; --blue:#4ba3da; --accent:#6cb6e6; --warn:#ffc982; --warnbg:#33270f } }
 * { box-sizing: border-box }
 body { margin:0; background:var(--bg); color:var(--fg); font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif }
 main { max-width:1120px; margin:0 auto; padding:28px 20px 60px }
@@ -24,7 +24,10 @@ p.sub { color:var(--muted); margin:.1em 0 1.2em } a { color:var(--accent) }
 figure { margin:0; background:var(--card); border:1px solid var(--line); border-radius:8px; padding:12px 14px }
 figure h3 { margin:0 0 4px; font-size:1rem } figcaption { color:var(--muted); font-size:.84rem; line-height:1.4 }
 svg { width:100%; height:auto; overflow:visible } svg text { font-family:inherit }
-svg [style*="#3a3a3a"] { stroke:var(--ink) } svg text[style*="#3a3a3a"] { fill:var(--ink) !important; stroke:none }
+svg [style*="stroke: #3a3a3a"] { stroke:var(--ink) !important }
+svg [style*="fill: #3a3a3a"] { fill:var(--ink) !important }
+svg [style*="stroke: #0072b2"] { stroke:var(--blue) !important }
+svg [style*="fill: #0072b2"] { fill:var(--blue) !important }
 svg .mark { cursor:default } svg .mark:hover, svg .mark.at { opacity:.45 }
 #tip { position:fixed; z-index:9; max-width:320px; padding:4px 9px; border-radius:6px; background:var(--fg);
   color:var(--bg); font-size:.82rem; pointer-events:none }

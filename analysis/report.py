@@ -48,34 +48,47 @@ def build(folder: Path, out: Path) -> list[Verdict]:
 
 
 def make_charts(tables: Tables, verdicts: list[Verdict]) -> dict[str, Chart]:
-    """Every figure that the tables have data for, by file name."""
-    charts: dict[str, Chart] = {}
+    """Every figure that the tables have data for, by file name; none against size for a compute ladder of one size."""
     if not len(tables.finished):
-        return charts
-    metric = str(tables.study.get("metric", "best_val_top1"))
-    charts["data_scaling"] = figures.data_scaling(tables, overlay=True)
+        return {}
+    pretrained = tables.transfer[tables.transfer["features"] == "pretrained"][["target", "shots"]].drop_duplicates()
+    targets = [(str(target), int(shots)) for target, shots in pretrained.itertuples(index=False)]
+    compute = compute_charts(tables, targets)
+    one_size = tables.finished["subset_samples"].nunique() == 1
+    charts = {} if one_size and compute else size_charts(tables, verdicts, targets)
+    charts |= compute
+    if len(tables.curves):
+        charts["learning_curves"] = figures.learning_curves(tables)
+    return charts
+
+
+def size_charts(tables: Tables, verdicts: list[Verdict], targets: list[tuple[str, int]]) -> dict[str, Chart]:
+    """Figures against the number of training images."""
+    charts = {"data_scaling": figures.data_scaling(tables, overlay=True)}
     for number, verdict in enumerate(verdicts):
         if verdict.comparison.gaps:
             charts["gap" if number == 0 else f"gap_{number + 1}"] = figures.gaps(verdict)
-    more = {
+    if tables.finished["train_top1_final"].notna().any():
+        charts["overfitting"] = figures.overfitting(tables)
+    for target, shots in targets:
+        charts[f"transfer_{target}_{shots}shot"] = figures.transfer(tables, target, shots)
+    if tables.finished["test_top1"].notna().any():
+        charts["data_scaling_test"] = figures.data_scaling(tables, "test_top1")
+    return charts
+
+
+def compute_charts(tables: Tables, targets: list[tuple[str, int]]) -> dict[str, Chart]:
+    """Figures against compute and against the pre-training set, where there is a ladder or more than one set."""
+    metric = str(tables.study.get("metric", "best_val_top1"))
+    found = {
         "compute_scaling": figures_compute.compute_scaling(tables, metric, overlay=True),
         "compute_scaling_device_days": figures_compute.compute_scaling(tables, metric, "device_days"),
         "pretraining_sets": figures_compute.pretraining_sets(tables, overlay=True),
     }
-    charts |= {name: chart for name, chart in more.items() if chart is not None}
-    if tables.finished["train_top1_final"].notna().any():
-        charts["overfitting"] = figures.overfitting(tables)
-    if len(tables.curves):
-        charts["learning_curves"] = figures.learning_curves(tables)
-    pretrained = tables.transfer[tables.transfer["features"] == "pretrained"]
-    for target, shots in pretrained[["target", "shots"]].drop_duplicates().itertuples(index=False):
-        charts[f"transfer_{target}_{shots}shot"] = figures.transfer(tables, str(target), int(shots))
-        chart = figures_compute.compute_scaling(tables, f"transfer:{target}:{shots}")
-        if chart is not None:
-            charts[f"compute_scaling_{target}_{shots}shot"] = chart
-    if tables.finished["test_top1"].notna().any():
-        charts["data_scaling_test"] = figures.data_scaling(tables, "test_top1")
-    return charts
+    for target, shots in targets:
+        name = f"compute_scaling_{target}_{shots}shot"
+        found[name] = figures_compute.compute_scaling(tables, f"transfer:{target}:{shots}")
+    return {name: chart for name, chart in found.items() if chart is not None}
 
 
 def html(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, drawn: list[str]) -> str:
@@ -87,6 +100,8 @@ def html(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, 
         parts.append(page.note(SMOKE))
     parts += [page.note(text) for text in warnings(tables)]
     parts += [verdict_card(verdict, study) for verdict in verdicts]
+    if not verdicts and found:
+        parts += ratio_cards(found["compute_ratio"], study)
     if not len(tables.finished):
         parts.append(page.note("No run is finished yet."))
     parts += ['<div class="figures">', *drawn, "</div>"]
@@ -121,7 +136,7 @@ def findings(found: dict[str, Any]) -> list[str]:
     rows_of = found["overfitting"]
     if rows_of["train_against_validation"] or rows_of["bigger_against_smaller"]:
         parts.append(page.heading("Overfitting"))
-        parts += [page.paragraph(row["sentence"]) for row in rows_of["bigger_against_smaller"]]
+        parts += [page.paragraph(text) for text in summary.size_sentences(rows_of["bigger_against_smaller"])]
         parts.append(tables_of.overfitting_table(rows_of["train_against_validation"]))
     text = (
         "Error as a function of training images: a x^-b, with a floor c, with a shift d; the form that predicts the "
@@ -197,6 +212,17 @@ def verdict_card(verdict: Verdict, study: dict[str, object]) -> str:
         parts.append(page.paragraph(f"The paper ({study.get('paper_section', '')}): {study['paper_finding']}"))
     parts += [page.table(headers, rows), page.paragraph(rule, "sub")]
     return f'<section class="verdict" aria-label="Verdict">{"".join(parts)}</section>'
+
+
+def ratio_cards(rows: list[dict[str, Any]], study: dict[str, object]) -> list[str]:
+    """What a compute ladder, which has no pair to judge, has found."""
+    said = [summary.ratio_line(row) for row in rows if row["unit"] == "exaflops"]
+    if not said:
+        return []
+    parts = [f'<p class="outcome">{page.escape(text)}.</p>' for text in said]
+    if study.get("paper_finding"):
+        parts.append(page.paragraph(f"The paper ({study.get('paper_section', '')}): {study['paper_finding']}"))
+    return [f'<section class="verdict" aria-label="Compute ratio">{"".join(parts)}</section>']
 
 
 def facts(tables: Tables) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 INK = "#3a3a3a"
 GRID = "#9a9a9a"
@@ -77,24 +78,47 @@ def colours(families: list[str]) -> dict[str, str]:
 
 
 def label_lines(chart: Chart, ends: list[tuple[float, float, str, str]]) -> None:
-    """Direct labels (x, y, text, colour) right of the lines' ends, moved apart where they would overlap."""
+    """Direct labels (x, y, text, colour) at the lines' ends: right of the longest lines, over or under shorter ones."""
     if not ends:
         return
     low, high = chart.axes.get_ylim()
-    gap = (high - low) * 0.06
-    placed = -float("inf")
-    for x, y, text, colour in sorted(ends, key=lambda end: end[1]):
-        placed = max(y, placed + gap)
-        chart.axes.annotate(
-            text,
-            (x, placed),
-            xytext=(7, 0),
-            textcoords="offset points",
-            va="center",
-            color=colour,
-            fontsize=9,
-            annotation_clip=False,
-        )
+    last = max(x for x, *_ in ends)
+    outer = sorted((end for end in ends if end[0] > 0.8 * last), key=lambda end: end[1])
+    for (x, _, text, colour), y in zip(outer, apart([end[1] for end in outer], 0.06 * (high - low)), strict=True):
+        look: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
+        chart.axes.annotate(text, (x, y), color=colour, fontsize=9, annotation_clip=False, **look)
+    inner = sorted((end for end in ends if end[0] <= 0.8 * last), key=lambda end: end[1])
+    for (x, _, text, colour), y in zip(inner, apart([end[1] for end in inner], 0.06 * (high - low)), strict=True):
+        rise = 11 if y >= max(end[1] for end in ends) else -11  # away from the line above it
+        look = {"xytext": (0, rise), "textcoords": "offset points", "va": "center", "ha": "center"}
+        chart.axes.annotate(text, (x, y), color=colour, fontsize=9, annotation_clip=False, **look)
+
+
+def apart(places: list[float], gap: float) -> list[float]:
+    """Rising places moved as little as it takes to be `gap` apart: what overlaps is spread about its mean."""
+    groups: list[list[float]] = []
+    for place in places:
+        groups.append([place])
+        while len(groups) > 1 and bottom(groups[-1], gap) < bottom(groups[-2], gap) + gap * len(groups[-2]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [bottom(group, gap) + gap * number for group in groups for number in range(len(group))]
+
+
+def bottom(group: list[float], gap: float) -> float:
+    """The lowest of `group` once it is spread about its mean."""
+    return sum(group) / len(group) - gap * (len(group) - 1) / 2
+
+
+def compute_axis(axes: Axes) -> None:
+    """A log axis with ticks at 1, 2 and 5 times powers of ten: 2e-7, 50."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    subs = (1.0, 2.0, 5.0) if high < 50 * low else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=subs))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g}".replace("e-0", "e-").replace("e+0", "e"))
+    )
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def size_axis(axes: Axes, sizes: list[int]) -> None:

@@ -170,23 +170,38 @@ def other_lines(result: dict[str, Any]) -> list[str]:
                 f"Matched in accuracy ({name}): {pair['first']} {100 * pair['first_value']:.2f} %, {pair['second']} "
                 f"{100 * pair['second_value']:.2f} %: {pair['times_less']:.1f} x less compute"
             )
-    found += [row["sentence"] for row in result["overfitting"]["bigger_against_smaller"]]
+    found += size_sentences(result["overfitting"]["bigger_against_smaller"])
     found += [fit_line(row, result["fits"]["x"]) for row in result["fits"]["rows"]]
     return found
 
 
+def size_sentences(rows: list[dict[str, Any]]) -> list[str]:
+    """Larger models that do worse somewhere, a sentence each; one for all where none does."""
+    worse = [row["sentence"] for row in rows if any(gap["gap"]["value"] < 0 for gap in row["gaps"])]
+    if rows and not worse:
+        return ["No larger model of a family does worse than a smaller one at any size measured."]
+    return worse
+
+
 def ratio_line(row: dict[str, Any]) -> str:
     """'ViT needs 0.26 x (0.16 to 0.43) the compute of ResNet …'."""
-    head = f"{row['first']} against {row['second']} in {row['unit'].replace('_', '-')}"
+    head = f"{row['first']} against {row['second']} in {unit_name(row['unit'])}"
     if row["ratio"] is None:
         return f"{head}: no compute ratio: {row['status']}"
     ratio, less = row["ratio"], row["times_less"]
     low, high = row["accuracy_range"]
-    return (
-        f"{head}: {ratio['value']:.2f} x the compute ({ratio['low']:.2f} to {ratio['high']:.2f}), that is "
-        f"{less['value']:.1f} x less ({less['low']:.1f} to {less['high']:.1f}), at accuracies that both reach, "
-        f"{100 * low:.1f} to {100 * high:.1f} %"
+    inverse = (
+        f", that is {less['value']:.1f} x less ({less['low']:.1f} to {less['high']:.1f})" if less["value"] > 1 else ""
     )
+    return (
+        f"{head}: {ratio['value']:.2f} x the compute ({ratio['low']:.2f} to {ratio['high']:.2f}){inverse}, "
+        f"at accuracies that both reach, {100 * low:.1f} to {100 * high:.1f} %"
+    )
+
+
+def unit_name(unit: str) -> str:
+    """As it is written in a sentence."""
+    return {"exaflops": "exaFLOPs", "device_days": "device-days"}[unit]
 
 
 def band_lines(row: dict[str, Any]) -> list[str]:
@@ -194,7 +209,7 @@ def band_lines(row: dict[str, Any]) -> list[str]:
     return [
         f"  {row['first']} is {band['verdict']} ({band['gap_points']['value']:+.2f} points, "
         f"{band['gap_points']['low']:+.2f} to {band['gap_points']['high']:+.2f}) against {row['second']} at "
-        f"{band['compute_low']:.3g} to {band['compute_high']:.3g} {row['unit'].replace('_', '-')}"
+        f"{band['compute_low']:.3g} to {band['compute_high']:.3g} {unit_name(row['unit'])}"
         for band in row["bands"]
     ]
 

@@ -247,10 +247,9 @@ def timm_task(bench: Bench, folder: Path) -> Spent:
     if bench.compile:
         task.compile()
     optimizer = create_optimizer_v2(module, "adamw", lr=1e-3, weight_decay=0.05, fused=True)
-    meter, loader = AverageMeter(), iter(DataLoader(reader, batch_size))
+    meter, loader = AverageMeter(), DataLoader(reader, batch_size, drop_last=True)
     with timed(bench.device) as spent:
-        for _ in range(bench.steps):
-            images, labels = next(loader)
+        for images, labels in endless(loader, bench.steps):
             images = to_input(images.permute(0, 3, 1, 2), bench.device)
             optimizer.zero_grad()
             with autocast(bench):

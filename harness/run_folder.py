@@ -129,17 +129,23 @@ def append_metrics(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Rows of metrics.jsonl; a line cut short by a crash is left out."""
-    rows = []
     try:
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        lines = (folder / "metrics.jsonl").read_text(errors="replace").splitlines()
     except OSError:
         return []
-    for line in lines:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
+    try:
+        rows = json.loads(f"[{','.join(lines)}]")  # at once: ten thousand runs have a million lines
+    except ValueError:
+        rows = [parsed(line) for line in lines]
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def parsed(line: str) -> Any:
+    """A line of metrics.jsonl; None for what is no JSON."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 def rewind_metrics(folder: Path, samples_seen: int) -> None:

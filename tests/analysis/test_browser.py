@@ -119,6 +119,9 @@ def test_it_fits_the_width_and_text_is_legible(browser: Any, report: Path, width
     fills = "[...document.querySelectorAll('figure svg text')].map(text => getComputedStyle(text).fill)"
     inks = ["rgb(58, 58, 58)", "rgb(207, 211, 215)"]  # of a figure's text on light and on dark ground
     assert set(page.evaluate(fills)) & set(inks) == {inks[scheme == "dark"]}
+    second = "document.querySelectorAll('figure:nth-of-type(2) svg use.mark')"
+    marks = f"[...{second}].map(mark => getComputedStyle(mark).stroke)"
+    assert set(page.evaluate(marks)) == {inks[scheme == "dark"]}  # the gap's marks, drawn in ink
     assert errors == []
     if folder := os.environ.get("HARNESS_SCREENSHOTS"):
         page.screenshot(path=Path(folder) / f"report-{width}-{scheme}.png", full_page=True)

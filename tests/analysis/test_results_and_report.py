@@ -3,6 +3,7 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pandas as pd
 import pytest
@@ -160,3 +161,16 @@ def test_a_table_with_the_needed_columns_alone_is_enough(tmp_path: Path, runs: p
     tables = load(folder)
     assert len(scores(tables, "best_val_top1")) == len(runs)
     build(folder, tmp_path / "out")
+
+
+def test_the_example_is_the_published_studys_report_and_its_links_lead_somewhere() -> None:
+    root = Path(__file__).parents[2]
+    example = root / "docs" / "example"
+    text = (example / "index.html").read_text()
+    published = (root / "results" / "pocket@glyphs" / "report" / "index.html").read_text()
+    assert text == published.replace('href="../', 'href="../../results/pocket@glyphs/')
+    links = re.findall(r'<a href="([^"]+)"', text)
+    assert len(links) >= 20
+    assert all((example / unquote(link)).is_dir() for link in links)
+    for name in re.findall(r"\((\w+\.png)\)", (example / "report.md").read_text()):
+        assert (example / name).is_file()

@@ -76,15 +76,15 @@ def tiny_job(
     )
 
 
-def stop_after(job: TrainJob, steps: int) -> None:
-    """Send a real SIGTERM to this process when so many steps are taken."""
+def stop_after(job: TrainJob, steps: int, signal_number: int = signal.SIGTERM) -> None:
+    """Send a real signal to this process when so many steps are taken."""
     taken = 0
 
     def count(*_: Any) -> None:
         nonlocal taken
         taken += 1
         if taken == steps:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal_number)
 
     job.model.register_forward_pre_hook(lambda *_: count() if job.model.training else None)
 

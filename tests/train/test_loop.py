@@ -267,6 +267,7 @@ def test_the_progress_line() -> None:
 def test_two_ranks_under_torchrun_are_one_run(roots: Path) -> None:
     """The command that the launcher starts on a machine of several devices: one result, speeds and seconds of both."""
     words = ["recipe.samples_seen=480", "recipe.batch_size=30", "recipe.evaluations=4", "subset=100"]
+    words += ["transfer.baselines=false", "transfer.support_seeds=[0]"]
     harness("train", *TINY_DATA, *words, "study=alone")
     alone = next(roots.glob("alone@*/*/result.json")).parent
     folder = roots / "together@tiny" / alone.name

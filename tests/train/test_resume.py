@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import signal
+import time
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -18,7 +19,8 @@ from harness.data.manifest import Dataset
 from harness.errors import ConfigError, HarnessError
 from harness.experiment import execute_logged
 from harness.results_schema import RUNS
-from harness.run_folder import read_result, write_atomic
+from harness.run_folder import read_result, read_status, write_atomic
+from harness.submission import EXIT_REQUEUE
 from harness.train import checkpoint
 from harness.train.loop import Progress, StoppedError, TrainJob, best_path, last_path, train
 from tests.conftest import TINY_DATA, harness
@@ -156,6 +158,40 @@ def test_a_damaged_best_is_found_before_training_goes_on(job: Job) -> None:
 def test_an_unknown_stop_signal_is_named(job: Job) -> None:
     with pytest.raises(ConfigError, match="SIGNONE"):
         train(job(settings={"stop_signals": ["SIGNONE"]}))
+
+
+def test_stop_signals_are_the_users_choice(job: Job) -> None:
+    part = job(settings={"stop_signals": ["SIGUSR2"]})
+    stop_after(part, 4, signal.SIGUSR2)
+    with pytest.raises(StoppedError, match="told to stop at 120 of 480 images"):
+        train(part)
+    assert checkpoint.load(last_path(part.folder))[1]["samples_seen"] == 120
+
+
+def test_a_stopped_process_asks_to_be_started_again(roots: Path, processes: ForkServerContext) -> None:
+    """SIGTERM to a whole run: exit code 85, status waiting; started again it ends as an undisturbed one."""
+    words = ["subset=300", "recipe.samples_seen=8k", "recipe.batch_size=64", "recipe.evaluations=4", *TINY_DATA]
+    words += ["transfer.baselines=false", "transfer.support_seeds=[0]"]
+    harness("train", *words, "study=undisturbed")
+    whole = next(roots.glob("undisturbed@tiny/*/config.yaml")).parent
+    folder = roots / "stopped@tiny" / whole.name
+    write_atomic(folder / "config.yaml", (whole / "config.yaml").read_bytes())
+    environment = {name: os.environ[name] for name in ("HARNESS_DATA", "HARNESS_RUNS")}
+    child = processes.Process(target=execute_logged, args=(str(folder), environment))
+    child.start()
+    assert child.pid
+    deadline = time.monotonic() + 60
+    while not read_status(folder).get("samples_seen") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGTERM)
+    child.join()
+    assert child.exitcode == EXIT_REQUEUE == 85
+    status = read_status(folder)
+    assert (status["state"], status["reason"]) == ("waiting", "interrupted")
+    assert "told to stop at" in status["error"]
+    kill_runs(processes, folder, environment, 0, random.Random(0))
+    assert equal_parts(folder) == equal_parts(whole)
+    assert read_result(folder)["attempt"] == 2  # type: ignore[index]
 
 
 def train_in_child(data: str, folder: str, workers: int) -> None:

@@ -1,4 +1,4 @@
-"""Fine-tuning through the training loop: the rate chosen on dev, all images in the end, interruptions without trace."""
+"""Fine-tuning through the training loop: the rate chosen on dev, all images in the end, no trace of a stop."""
 
 import json
 from dataclasses import replace
