@@ -27,7 +27,6 @@ def describe(device_kind: str) -> dict[str, Any]:
         "harness_version": __version__,
         "git_sha": sha,
         "git_diff": diff,
-        "code": str(Path(__file__).resolve().parent),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
@@ -83,12 +82,12 @@ def snapshot_code(folder: Path) -> Path:
 
 
 def device_name(kind: str, index: int = 0) -> str:
-    """A device as torch or the system names it. `kind`: cpu or cuda."""
+    """A device of this machine as torch or the system names it. `kind`: cpu or cuda."""
     if kind != "cuda":
         return processor_name()
     import torch  # takes a second; a launcher does without
 
-    return torch.cuda.get_device_name(index)
+    return torch.cuda.get_device_name(index) if torch.cuda.is_available() else "a GPU that is not here"
 
 
 @lru_cache

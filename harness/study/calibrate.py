@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cell import Cell
-from harness.environment import processor_name
+from harness.environment import device_name
 from harness.run_folder import identity_hash, read_json, write_json
 
 STEPS_BETWEEN_READS = 5
@@ -33,15 +33,6 @@ def calibration_key(cell: Cell) -> str:
             "device": device_name(cell.config.device.kind),
         }
     )
-
-
-def device_name(kind: str) -> str:
-    """The device of this machine that a run of this kind would use."""
-    if kind != "cuda":
-        return processor_name()
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "a GPU that is not here"
 
 
 def calibration_path(root: Path) -> Path:
