@@ -10,7 +10,8 @@ the digest of a data set covers. Seeking costs one permutation of the blocks, no
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,3 +112,8 @@ class BlockOrder:
     def most_shards(self) -> int:
         """Shards that two groups, one read and one fetched ahead, may take at most."""
         return min(2 * self.group_blocks, len(np.unique(self.shard_of)))
+
+
+def blocks_of(kind: str, window: Window, shards: Sequence[Mapping[str, Any]], seed: int) -> BlockOrder | None:
+    """The order by blocks of a window of a split's shards, as the manifest lists them; None for the global order."""
+    return BlockOrder(window, [shard["samples"] for shard in shards], seed) if kind == "block" else None

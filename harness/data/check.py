@@ -15,7 +15,8 @@ from harness.data.images import BadImageError
 from harness.data.manifest import Dataset, index_path, manifest_problems
 from harness.data.remote import RemoteShard
 from harness.data.shard import file_sha256, sample_digest
-from harness.data.sources.encoded import stored_digest
+from harness.data.sources.common import digest_of
+from harness.data.sources.encoded import read_pixels
 from harness.data.workers import run_tasks
 from harness.errors import DatasetError, HarnessError
 
@@ -231,9 +232,8 @@ def check_member(member: Member, row: np.void | None, task: ShardCheck) -> tuple
     elif row is not None and int(row["label"]) != label:
         wrong.append(f"label {label}, the index says {row['label']}")
     try:
-        pixels = stored_digest(member.data, task.channels, by_bytes=False)
-        if task.by_bytes:
-            pixels = stored_digest(member.data, task.channels, by_bytes=True)
+        decoded, _ = read_pixels(member.data, task.channels)
+        pixels = hashlib.sha256(member.data).digest() if task.by_bytes else digest_of(decoded)
     except BadImageError as error:
         wrong.append(str(error))
     return wrong, label, pixels

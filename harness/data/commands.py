@@ -12,7 +12,7 @@ from PIL import Image
 from harness.config import DataConfig
 from harness.data.adopt import SOURCE as FOREIGN
 from harness.data.adopt import Adoption, adopt
-from harness.data.block_order import BlockOrder, check_order
+from harness.data.block_order import blocks_of, check_order
 from harness.data.check import check_dataset
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
 from harness.data.order import batch
@@ -195,9 +195,7 @@ def visited(dataset: Dataset, chosen: Window, query: KeyQuery) -> Iterator[np.nd
     if query.seed is None or query.epoch is None:
         yield from pieces(chosen)
         return
-    blocks = None
-    if query.order == "block":
-        blocks = BlockOrder(chosen, [shard["samples"] for shard in dataset.splits[query.split].shards], query.seed)
+    blocks = blocks_of(query.order, chosen, dataset.splits[query.split].shards, query.seed)
     first = query.epoch * chosen.size
     for start in range(first, first + chosen.size, AT_ONCE):
         count = min(AT_ONCE, first + chosen.size - start)

@@ -23,6 +23,7 @@ from PIL import Image, ImageOps
 from harness.errors import HarnessError
 
 MAX_PIXELS = 100_000_000
+ORIENTATION = 0x0112  # the EXIF tag
 Image.MAX_IMAGE_PIXELS = None  # our own limit below names the file; Pillow's would only warn
 # Pillow reads more, some by starting other programs (EPS: Ghostscript); images for training are one of these.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # JPEG includes MPO, JPEGs of several pictures
@@ -75,7 +76,7 @@ def upright(image: Image.Image, converted: list[str]) -> Image.Image:
     if image.format == "PNG" and not image.info:  # nothing to look through, which takes longer than a small picture
         return image
     try:
-        if image.getexif().get(0x0112, 1) in (0, 1):
+        if image.getexif().get(ORIENTATION, 1) in (0, 1):
             return image
         turned = ImageOps.exif_transpose(image)
     except Exception:

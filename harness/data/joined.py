@@ -3,18 +3,17 @@
 A view: the shards stay where they are, and one index file that names both splits' rows is written to the user's cache.
 """
 
-import io
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from harness.data.manifest import Dataset, Split, index_path
+from harness.data.shard import write_rows
 from harness.data.subset import Window, parse_size, window
 from harness.data.urls import scheme_of
 from harness.errors import DatasetError
 from harness.paths import cache_root
-from harness.run_folder import write_atomic
 
 
 def full_training_split(dataset: Dataset) -> Dataset:
@@ -30,7 +29,7 @@ def full_training_split(dataset: Dataset) -> Dataset:
     if not path.exists():
         rows = np.concatenate([dataset.index("train"), dataset.index("val")])
         rows["shard"][train.samples :] += len(train.shards)
-        write_atomic(path, npy_bytes(rows))
+        write_rows(path, rows)
     if len(joined.index("train")) != train.samples + val.samples:
         raise DatasetError(f"{path}: not of {dataset.folder}; delete it")
     return joined
@@ -41,14 +40,6 @@ def in_place(dataset: Dataset, shard: dict[str, Any]) -> dict[str, Any]:
     if scheme_of(shard["file"]):
         return shard
     return {**shard, "file": str((dataset.folder / shard["file"]).resolve())}
-
-
-def npy_bytes(rows: np.ndarray) -> bytes:
-    """An array as the content of a .npy file."""
-
-    buffer = io.BytesIO()
-    np.save(buffer, rows, allow_pickle=False)
-    return buffer.getvalue()
 
 
 def dev_window(dataset: Dataset, share: str) -> tuple[Window, np.ndarray]:

@@ -11,9 +11,8 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from harness.data.images import MAX_PIXELS, open_image, to_square
+from harness.data.images import MAX_PIXELS, ORIENTATION, open_image, to_square
 
-ORIENTATION = 0x0112
 START_OF_SCAN = 0xDA
 SEQUENTIAL = (0xC0, 0xC1)  # frames of one scan from top to bottom
 MCU_ROWS = 16  # rows of pixels that are coded together, at most
@@ -29,11 +28,13 @@ class Header(NamedTuple):
     width: int
     colorspace: str  # to decode to: GRAY or RGB
     grey: bool  # stored without colour
+    height_at: int  # where the file says the height; 0 for a picture that is coded in several scans
 
 
 def read_header(data: bytes | memoryview, channels: int) -> Header | None:
     """Size and colour space; None where Pillow must decide what becomes of the file."""
-    if data[:2] != b"\xff\xd8" or not is_upright(data):
+    place = upright_frame(data) if data[:2] == b"\xff\xd8" else None
+    if place is None:
         return None
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
@@ -44,7 +45,7 @@ def read_header(data: bytes | memoryview, channels: int) -> Header | None:
     )
     if wanted is None or height * width > MAX_PIXELS:
         return None
-    return Header(height, width, wanted, colorspace == "Gray")
+    return Header(height, width, wanted, colorspace == "Gray", place)
 
 
 def decode_jpeg(data: bytes | memoryview, header: Header, shrink: int = 1, exact: bool = True) -> np.ndarray | None:
@@ -56,21 +57,8 @@ def decode_jpeg(data: bytes | memoryview, header: Header, shrink: int = 1, exact
         exact: colours interpolated as Pillow does, to the bit; else the nearest colour, a tenth faster (brightness is
             the same; 0.2 of 255 on average).
     """
-    height, width = -(-header.height // shrink), -(-header.width // shrink)
-    pixels = scratch(height * width * (1 if header.colorspace == "GRAY" else 3))
-    try:
-        return simplejpeg.decode_jpeg(
-            data,
-            header.colorspace,
-            fastupsample=not exact,
-            min_height=height,
-            min_width=width,
-            min_factor=shrink,
-            buffer=pixels,
-            strict=True,
-        )
-    except ValueError:  # truncated or damaged
-        return None
+    pixels, complaint = decode_rows(data, header, header.height, shrink, exact)
+    return None if complaint else pixels  # truncated or damaged
 
 
 def decode_top(data: bytes | memoryview, header: Header, rows: int, shrink: int) -> np.ndarray | None:
@@ -81,19 +69,28 @@ def decode_top(data: bytes | memoryview, header: Header, rows: int, shrink: int)
     not read, and of nothing before: any other complaint is damage.
     """
     rows = -(-rows // MCU_ROWS) * MCU_ROWS
-    place = height_field(data) if rows < header.height else None
-    if place is None:
+    if rows >= header.height or not header.height_at:
         return decode_jpeg(data, header, shrink, exact=False)
     shorter = bytearray(data)
-    shorter[place : place + 2] = struct.pack(">H", rows)
+    shorter[header.height_at : header.height_at + 2] = struct.pack(">H", rows)
+    pixels, complaint = decode_rows(shorter, header, rows, shrink, exact=False)
+    return pixels if not complaint or LEFT_UNREAD in complaint else decode_jpeg(data, header, shrink, exact=False)
+
+
+def decode_rows(
+    data: bytes | bytearray | memoryview, header: Header, rows: int, shrink: int, exact: bool
+) -> tuple[np.ndarray, str]:
+    """uint8 (rows / shrink, W / shrink, C), both rounded up, in memory that the next call overwrites, and libjpeg's
+    complaint: '' for none."""
     height, width = -(-rows // shrink), -(-header.width // shrink)
     shape = (height, width, 1 if header.colorspace == "GRAY" else 3)
     pixels = scratch(height * width * shape[2])
+    complaint = ""
     try:
         simplejpeg.decode_jpeg(
-            shorter,
+            data,
             header.colorspace,
-            fastupsample=True,
+            fastupsample=not exact,
             min_height=height,
             min_width=width,
             min_factor=shrink,
@@ -101,20 +98,8 @@ def decode_top(data: bytes | memoryview, header: Header, rows: int, shrink: int)
             strict=True,
         )
     except ValueError as error:
-        if LEFT_UNREAD not in str(error):
-            return decode_jpeg(data, header, shrink, exact=False)
-    return pixels.reshape(shape)
-
-
-def height_field(data: bytes | memoryview) -> int | None:
-    """Where the frame header says the height; None for a picture that is coded in several scans (ITU T.81 B.2.2)."""
-    position = 2
-    while position + 4 <= len(data) and data[position] == 0xFF:
-        marker, size = struct.unpack(">xBH", data[position : position + 4])
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return position + 5 if marker in SEQUENTIAL else None
-        position += 2 + size
-    return None
+        complaint = str(error) or "damaged"
+    return pixels.reshape(shape), complaint
 
 
 def decode_square(data: bytes | memoryview, size: int, channels: int) -> np.ndarray:
@@ -136,19 +121,31 @@ def scratch(size: int, purpose: str = "picture") -> np.ndarray:
 
 
 def is_upright(data: bytes | memoryview) -> bool:
-    """Whether this is one picture that no EXIF orientation asks to turn. Segments before the picture are walked
-    (ITU T.81 annex B; CIPA DC-007 for files of several pictures)."""
-    position = 2
+    """Whether this is one picture that no EXIF orientation asks to turn."""
+    return upright_frame(data) is not None
+
+
+def upright_frame(data: bytes | memoryview) -> int | None:
+    """Where the frame header says the height of one picture that no EXIF orientation asks to turn; 0 where it is coded
+    in several scans, None where it is several pictures, or turned, or the segments are odd: Pillow's business.
+
+    Segments before the picture are walked (ITU T.81 annex B; CIPA DC-007 for files of several pictures).
+    """
+    position, place = 2, 0
     while position + 4 <= len(data) and data[position] == 0xFF:
         marker, size = struct.unpack(">xBH", data[position : position + 4])
         if marker == START_OF_SCAN:
-            return True
+            return place
+        if marker in SEQUENTIAL:
+            place = position + 5
         if marker == 0xE1 and data[position + 4 : position + 10] == b"Exif\x00\x00":
-            return exif_orientation(bytes(data[position + 4 : position + 2 + size])) in (0, 1)
+            segment = bytes(data[position + 4 : position + 2 + size])
+            if exif_orientation(segment) not in (0, 1):
+                return None
         if marker == 0xE2 and data[position + 4 : position + 8] == b"MPF\x00":
-            return False
+            return None
         position += 2 + size
-    return False  # an odd order of segments: Pillow's business
+    return None
 
 
 def exif_orientation(segment: bytes) -> int:

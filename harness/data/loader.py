@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from harness.data.augment import Augmentation, cut_batch
-from harness.data.block_order import BlockOrder, check_order
+from harness.data.block_order import BlockOrder, blocks_of, check_order
 from harness.data.cache import open_pixels
 from harness.data.decoders import Part, decode_batches
 from harness.data.manifest import Dataset
@@ -98,9 +98,7 @@ def train_batches(
     if batch_size % ranks:
         raise ConfigError(f"batch_size={batch_size} does not divide over {ranks} ranks")
     share = rank_rows(batch_size, rank, ranks)
-    blocks = None
-    if order == "block":
-        blocks = BlockOrder(window, [shard["samples"] for shard in dataset.splits["train"].shards], seed)
+    blocks = blocks_of(order, window, dataset.splits["train"].shards, seed)
     pixels = open_pixels(dataset, "train", image_size, channels, augmentation)
     batches = window_batches(window, seed, batch_size, start_samples_seen, blocks)
     if isinstance(pixels, Pixels):

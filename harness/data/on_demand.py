@@ -3,7 +3,7 @@
 from harness.compose import compose
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
 from harness.data.pack import pack
-from harness.paths import conf_dir, data_root, user_config_dir
+from harness.paths import data_root, has_option
 
 
 def open_or_pack(name: str) -> Dataset:
@@ -12,15 +12,9 @@ def open_or_pack(name: str) -> Dataset:
     A name that has no such file is a set of the user's below the data root.
     Raises DatasetError with the command to run when the set is not there and not packed on demand.
     """
-    if not known(name):
+    if not has_option("data", name):
         return open_dataset(data_root() / name)
     cfg = compose([f"data={name}"]).data
     if cfg.pack_on_demand:
         pack(cfg, data_root(), workers=1, progress=False)
     return open_dataset(dataset_folder(cfg, data_root()), allow_shell=cfg.allow_shell)
-
-
-def known(name: str) -> bool:
-    """Whether conf/data, or the user's own configuration folder, describes a set of this name."""
-    folders = [conf_dir(), *([own] if (own := user_config_dir()) else [])]
-    return any((folder / "data" / f"{name}.yaml").is_file() for folder in folders)

@@ -54,6 +54,13 @@ def read_rows(records: Path, file: str) -> np.ndarray:
     return np.load(records / f"{file}.npy")
 
 
+def write_rows(path: Path, rows: np.ndarray) -> None:
+    """Index rows as a .npy file, atomically."""
+    buffer = io.BytesIO()
+    np.save(buffer, rows, allow_pickle=False)
+    write_atomic(path, buffer.getvalue())
+
+
 def write_shard(folder: Path, records: Path, file: str, split: SourceSplit, indices: np.ndarray) -> None:
     """Write the samples `indices` of a split, in this order, as `file`; images that cannot be used are left out.
 
@@ -83,9 +90,7 @@ def write_shard(folder: Path, records: Path, file: str, split: SourceSplit, indi
         os.fsync(tar.fileno())
     sha256, size = file_sha256(temporary), temporary.stat().st_size
     temporary.replace(folder / file)
-    buffer = io.BytesIO()
-    np.save(buffer, rows[:count])
-    write_atomic(records / f"{file}.npy", buffer.getvalue())
+    write_rows(records / f"{file}.npy", rows[:count])
     record = ShardRecord(file, count, size, sha256, digest.hexdigest(), dropped, dict(sorted(converted.items())))
     write_json(records / f"{file}.json", asdict(record))
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.data.block_order import BlockOrder
+from harness.data.block_order import blocks_of
 from harness.data.loader import rank_rows, window_batches
 from harness.data.pixels import Pixels
 from harness.errors import HarnessError
@@ -54,9 +54,7 @@ def describe_batch(job: "TrainJob", step: int) -> str:
     """
     recipe, dataset = job.recipe, job.dataset
     start = (step - 1) * recipe.batch_size
-    blocks = None
-    if job.order == "block":
-        blocks = BlockOrder(job.window, [shard["samples"] for shard in dataset.splits["train"].shards], job.seed)
+    blocks = blocks_of(job.order, job.window, dataset.splits["train"].shards, job.seed)
     batch = next(window_batches(job.window, job.seed, recipe.batch_size, start, blocks))
     positions = batch[rank_rows(recipe.batch_size, job.ranks.rank, job.ranks.count)]
     pixels = Pixels(dataset, "train", job.image_size, job.channels)

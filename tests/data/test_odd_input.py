@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,12 +58,22 @@ CONVERTED: dict[str, tuple[bytes, str | None]] = {
         encoded(PHOTO, "GIF", save_all=True, append_images=[Image.fromarray(255 - NOISE)]),
         "first_frame",
     ),
+    "two.jpg": (  # as telephones write them: EXIF first, then the index of pictures
+        encoded(PHOTO, "MPO", exif=exif(1), save_all=True, append_images=[Image.fromarray(255 - NOISE)]),
+        "first_frame",
+    ),
     "grey.jpg": (encoded(PHOTO.convert("L"), "JPEG"), "grey_to_rgb"),
     "png called.jpg": (PNG, None),
     "UPPER.JPG": (JPEG, None),
     "日本 ünï.jpeg": (JPEG, None),
     "x" * 250 + ".jpg": (JPEG, None),
 }
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """manifest.json, and how many samples it counts under `samples`."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return {**manifest, "samples": sum(split["samples"] for split in manifest["splits"].values())}
 
 
 def put(images: Path, name: str, data: bytes) -> None:
@@ -86,9 +97,9 @@ def test_unusable_files_are_dropped_by_reason_and_name(name: str, packed: Callab
     images = folder_of_images(tmp_path / "images")
     put(images, name, data)
     folder = packed(images, image_size=None)
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = manifest_of(folder)
     assert manifest["dropped"] == {reason: 1}
-    assert sum(split["samples"] for split in manifest["splits"].values()) == 90
+    assert manifest["samples"] == 90
     with open(folder / "dropped.csv", newline="", encoding="utf-8") as file:
         assert [(row["image"], row["reason"]) for row in csv.DictReader(file)] == [(f"cat/{name}", reason)]
     with pytest.raises(DatasetError, match="max_dropped"):
@@ -101,9 +112,9 @@ def test_odd_images_are_converted_by_a_named_rule(name: str, packed: Callable[..
     images = folder_of_images(tmp_path / "images")
     put(images, name, data)
     folder = packed(images, image_size=None)
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = manifest_of(folder)
     assert manifest["dropped"] == {}
-    assert sum(split["samples"] for split in manifest["splits"].values()) == 91
+    assert manifest["samples"] == 91
     assert rule is None or manifest["converted"].get(rule) == 1
     dataset = open_dataset(folder)
     assert check_dataset(dataset) == []
@@ -113,8 +124,7 @@ def test_odd_images_are_converted_by_a_named_rule(name: str, packed: Callable[..
 def test_a_file_that_cannot_be_read_is_dropped(packed: Callable[..., Path], tmp_path: Path) -> None:
     images = folder_of_images(tmp_path / "images")
     (images / "cat" / "broken disk.jpg").symlink_to("/proc/self/mem")  # a regular file; reading it is an I/O error
-    manifest = json.loads((packed(images) / "manifest.json").read_text())
-    assert manifest["dropped"] == {"unreadable": 1}
+    assert manifest_of(packed(images))["dropped"] == {"unreadable": 1}
 
 
 def test_equal_names_in_two_folders_are_two_samples(packed: Callable[..., Path], tmp_path: Path) -> None:
@@ -132,8 +142,8 @@ def test_hidden_files_loops_and_empty_classes(packed: Callable[..., Path], tmp_p
     for name in ("._a.jpg", ".hidden.jpg", "Thumbs.db"):
         put(images, name, JPEG)
     (images / "cat" / "loop").symlink_to(images)
-    manifest = json.loads((packed(images) / "manifest.json").read_text())
-    assert sum(split["samples"] for split in manifest["splits"].values()) == 90
+    manifest = manifest_of(packed(images))
+    assert manifest["samples"] == 90
     assert manifest["notes"]["passed_over"] == {"hidden or side file": 3, "linked folder already entered": 1}
     (images / "empty").mkdir()
     with pytest.raises(DatasetError, match="empty: this class folder holds no image"):
@@ -149,7 +159,7 @@ def test_headers_keep_the_same_bytes_and_damage_inside_is_found_by_the_check(tmp
     settings = {"image_size": None, "max_dropped": 0.1}
     looked = pack(folder_config(images, name="pixels", **settings), tmp_path, 1, progress=False)
     trusted = pack(folder_config(images, name="headers", verify="headers", **settings), tmp_path, 1, progress=False)
-    assert json.loads((looked / "manifest.json").read_text())["dropped"] == {"truncated": 1}
+    assert manifest_of(looked)["dropped"] == {"truncated": 1}
     assert open_dataset(looked).digest != open_dataset(trusted).digest
     problems = check_dataset(open_dataset(trusted))
     assert len(problems) == 1

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from harness.config import DataConfig
-from harness.data.images import FORMATS, encode, read_image, shrink
+from harness.data.images import FORMATS, MAX_PIXELS, encode, read_image, shrink
 from harness.data.jpeg import decode_jpeg, read_header
 from harness.data.sources import Sample
 from harness.data.sources.common import digest_of, origin_of
@@ -43,27 +43,22 @@ def encoded_sample(data: bytes, key: str, label: int, cfg: DataConfig) -> Sample
     if codec in ("auto", "keep"):
         codec = "png" if min(image.size) <= LOSSLESS_UP_TO_PIXELS else "jpeg"
     encoded, extension = encode(image, codec, cfg.quality)
-    digest = stored_digest(encoded, cfg.channels, by_bytes)
+    digest = hashlib.sha256(encoded).digest() if by_bytes else digest_of(read_pixels(encoded, cfg.channels)[0])
     return Sample(key, encoded, extension, label, digest, origin, tuple(converted))
 
 
-def stored_digest(data: bytes, channels: int, by_bytes: bool) -> bytes:
-    """What stands for a stored image in its set's digest: its pixels, or its bytes. Raises BadImageError."""
-    return hashlib.sha256(data).digest() if by_bytes else digest_of(read_pixels(data, channels)[0])
-
-
-def read_pixels(data: bytes, channels: int, max_pixels: int | None = None) -> tuple[np.ndarray, list[str]]:
+def read_pixels(data: bytes, channels: int, max_pixels: int = MAX_PIXELS) -> tuple[np.ndarray, list[str]]:
     """uint8 (H, W) or (H, W, 3) and the conversions it took: harness.data.images.read_image, faster for plain JPEGs.
 
     The memory may be overwritten by the next call. Raises BadImageError.
     """
     header = read_header(data, channels)
-    if header and (max_pixels is None or header.height * header.width <= max_pixels):
+    if header and header.height * header.width <= max_pixels:
         pixels = decode_jpeg(data, header)
         if pixels is not None:
             names = ["grey_to_rgb"] if header.grey and channels == 3 else []
             return pixels[:, :, 0] if channels == 1 else pixels, names
-    image, converted = read_image(data, channels) if max_pixels is None else read_image(data, channels, max_pixels)
+    image, converted = read_image(data, channels, max_pixels)
     return np.asarray(image), converted
 
 
