@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.config import TrainConfig, register_schema
 from harness.errors import ConfigError, near_matches
-from harness.paths import conf_dir, user_config_dir
+from harness.paths import conf_dir, config_dirs, user_config_dir
 
 
 def compose(overrides: list[str], config_dir: Path | None = None) -> TrainConfig:
@@ -97,8 +97,8 @@ def explain(error: Exception, overrides: list[str], root: Path) -> str:
     group_match = re.search(r"Could not find '([^']+)'", message)
     if group_match:
         group, _, option = group_match.group(1).rpartition("/")
-        folders = [root, *([user_config_dir()] if user_config_dir() else [])]
-        known = [path.stem for folder in folders if folder for path in (folder / group).glob("*.yaml")]
+        folders = [root, *config_dirs()[1:]]
+        known = [path.stem for folder in folders for path in (folder / group).glob("*.yaml")]
         return f"{group}={option}: there is no conf/{group}/{option}.yaml.{near_matches(option, known)}"
     cause = _first_line(error.__cause__) if error.__cause__ else ""
     return message if not cause or cause in message else f"{message}: {cause}"

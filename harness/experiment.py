@@ -161,9 +161,7 @@ def failure_reason(error: Exception) -> str:
 def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, stage: str = "all") -> None:
     """Train unless finished, then transfer unless done; result.json last, and checkpoints pruned to what is kept."""
     config = frozen.config
-    torch.set_num_threads(config.launcher.threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a debugging aid that costs a tenth of a small step
+    prepare_torch(config.launcher.threads)
     dataset = open_dataset(dataset_folder(config.data, data_root()), allow_shell=config.data.allow_shell)
     cell = resolve(config, dataset)
     if cell.config_hash != frozen.config_hash:
@@ -171,9 +169,7 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, 
             f"{folder.name}: the data set {dataset.name} or harness changed since this run was submitted; "
             "`harness run` makes a new run"
         )
-    device = (
-        torch.device("cuda", ranks.local_rank) if config.device.kind == "cuda" else torch.device(config.device.kind)
-    )
+    device = device_of(config.device.kind, ranks)
     environment = describe(device_name(device.type, ranks.local_rank)) if ranks.first else {}
     if ranks.first:
         write_json(folder / "environment.json", environment)
@@ -193,6 +189,18 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, 
         write_json(folder / "result.json", result)
     prune(folder, config.keep)
     write_status(folder, "finished", **fixed, samples_seen=result["samples_seen"], horizon_samples=cell.horizon_samples)
+
+
+def prepare_torch(threads: int) -> None:
+    """What makes equal runs equal, bit for bit on a CPU."""
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a debugging aid that costs a tenth of a small step
+
+
+def device_of(kind: str, ranks: Ranks) -> torch.device:
+    """The device of this rank."""
+    return torch.device(kind, ranks.local_rank) if kind == "cuda" else torch.device(kind)
 
 
 def make_job(

@@ -30,6 +30,17 @@ def user_config_dir() -> Path | None:
     return Path(text).resolve() if text else None
 
 
+def config_dirs() -> list[Path]:
+    """conf/, and the user's folder beside it where there is one."""
+    own = user_config_dir()
+    return [conf_dir(), *([own] if own else [])]
+
+
+def has_option(group: str, name: str) -> bool:
+    """Whether `group=name` can be said: conf/GROUP/NAME.yaml is there, ours or the user's."""
+    return any((folder / group / f"{name}.yaml").is_file() for folder in config_dirs())
+
+
 def data_root() -> Path:
     """Root of packed data sets: $HARNESS_DATA, else ./data."""
     return Path(os.environ.get("HARNESS_DATA") or "data")

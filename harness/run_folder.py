@@ -129,10 +129,19 @@ def append_metrics(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Rows of metrics.jsonl; a line cut short by a crash is left out."""
+    return parse_metrics(metric_lines(folder) or [])
+
+
+def metric_lines(folder: Path) -> list[str] | None:
+    """Lines of metrics.jsonl as they are; None where there is no such file."""
     try:
-        lines = (folder / "metrics.jsonl").read_text(errors="replace").splitlines()
+        return (folder / "metrics.jsonl").read_text(errors="replace").splitlines()
     except OSError:
-        return []
+        return None
+
+
+def parse_metrics(lines: list[str]) -> list[dict[str, Any]]:
+    """The objects that lines of metrics.jsonl hold."""
     try:
         rows = json.loads(f"[{','.join(lines)}]")  # at once: ten thousand runs have a million lines
     except ValueError:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from harness.cell import Cell
 from harness.config import TrainConfig
-from harness.errors import HarnessError
+from harness.errors import ConfigError, HarnessError
 from harness.run_folder import read_result, read_status, write_atomic, write_status
 from harness.run_lock import EXIT_BUSY as EXIT_BUSY
 
@@ -70,10 +70,15 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "checkpoints").glob("*") if path.is_file())
 
 
-def prune(folder: Path, keep: str) -> None:
-    """Of a finished run's checkpoints keep the best, or all of them. Raises HarnessError for another wish."""
+def check_keep(keep: str) -> None:
+    """Raise ConfigError for a wish that there is not."""
     if keep not in ("best", "all"):
-        raise HarnessError(f"keep={keep}: use best or all")
+        raise ConfigError(f"keep={keep}: use best or all")
+
+
+def prune(folder: Path, keep: str) -> None:
+    """Of a finished run's checkpoints keep the best, or all of them. Raises ConfigError for another wish."""
+    check_keep(keep)
     for path in checkpoints(folder) if keep == "best" else []:
         if not path.name.startswith("best."):
             path.unlink()

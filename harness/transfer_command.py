@@ -22,13 +22,13 @@ from harness.config import TrainConfig, TransferConfig
 from harness.data.manifest import dataset_folder, open_dataset
 from harness.data.on_demand import open_or_pack
 from harness.errors import ConfigError, HarnessError
-from harness.experiment import run_transfer, subject_of
+from harness.experiment import device_of, prepare_torch, run_transfer, subject_of
 from harness.models.build import build_model
 from harness.models.checkpoints import Imported, import_checkpoint
 from harness.models.compute import count
 from harness.models.precision import attention_path
 from harness.models.precision import resolve as resolve_precision
-from harness.paths import conf_dir, data_root, runs_root
+from harness.paths import conf_dir, data_root, has_option, runs_root
 from harness.run_folder import read_json, read_result, write_json
 from harness.run_lock import lock
 from harness.study import plan as planning
@@ -85,7 +85,7 @@ def listed(name: str) -> list[str]:
 
 def target_config(name: str, options: list[str]) -> TransferConfig:
     """conf/transfer/NAME.yaml with the options; a name without a file is a packed set of the user's."""
-    own = [] if (conf_dir() / "transfer" / f"{name}.yaml").is_file() else packed_target(name)
+    own = [] if has_option("transfer", name) else packed_target(name)
     return compose([*(own or [f"transfer={name}"]), *options]).transfer
 
 
@@ -153,8 +153,7 @@ def transfer_run(folder: Path, configs: list[TransferConfig], ranks: Ranks) -> s
     cell = resolve(config, dataset)
     if cell.config_hash != frozen.config_hash:
         return f"the data set {dataset.name} or harness changed since this run was submitted"
-    kind = config.device.kind
-    device = torch.device(kind, ranks.local_rank) if kind == "cuda" else torch.device(kind)
+    device = device_of(config.device.kind, ranks)
 
     def evaluate() -> None:
         with attention_path(cell.attention):
@@ -167,8 +166,7 @@ def transfer_run(folder: Path, configs: list[TransferConfig], ranks: Ranks) -> s
 
 def locked(folder: Path, config: TrainConfig, ranks: Ranks, evaluate: Callable[[], None]) -> str | None:
     """`evaluate()` by all ranks while the first holds the folder's lock."""
-    torch.set_num_threads(config.launcher.threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    prepare_torch(config.launcher.threads)
     busy = "another process works on it"
     if not ranks.first:
         if ranks.any(False):
@@ -222,7 +220,7 @@ def imported_subject(found: Imported, config: TrainConfig, precision: str, atten
         untrained=untrained,
         precision=precision,
         attention=attention,
-        device=torch.device(config.device.kind),
+        device=device_of(config.device.kind, ALONE),
         loop=config.loop,
     )
 

@@ -1,14 +1,15 @@
 """Run folders to the three results tables of harness.results_schema. Reads result.json files, never a tracker."""
 
 import csv
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from harness.errors import HarnessError
-from harness.results_schema import CURVES, RUNS, TRANSFER
-from harness.run_folder import missing_columns, read_json, read_metrics, read_result
+from harness.results_schema import CURVES, RUNS, SCHEMA_VERSION, TRANSFER
+from harness.run_folder import metric_lines, missing_columns, parse_metrics, read_json
 from harness.study.status import run_state
 
 DTYPES = {"str": "string", "int": "Int64", "float": "Float64"}
@@ -28,69 +29,75 @@ def read_plan(folder: Path) -> dict[str, Any]:
     return plan
 
 
-def collect(folder: Path, plan: dict[str, Any]) -> dict[str, pd.DataFrame]:
-    """The tables `runs`, `transfer`, `curves` of the planned runs; unfinished ones are rows with their state."""
-    runs, transfer = [], []
+class Found(NamedTuple):
+    """What a study's run folders hold: the tables, and the folders that give no row or less than they should."""
+
+    tables: dict[str, pd.DataFrame]
+    odd_folders: list[dict[str, str]]  # folder, problem
+
+
+def collect(folder: Path, plan: dict[str, Any]) -> Found:
+    """The tables `runs`, `transfer`, `curves` of the planned runs, each file read once.
+
+    Unfinished runs are rows with their state. Odd folders are damaged or foreign; nothing is touched, and the report's
+    own folder is none of them.
+    """
+    runs, transfer, odd = [], [], []
     curves: dict[str, list[Any]] = {name: [] for name in CURVES}
     for planned in plan["runs"]:
-        run_id = planned["run_id"]
-        result = read_result(folder / run_id)
-        if result is None or result["run_id"] != run_id:
+        run_id, path = planned["run_id"], folder / planned["run_id"]
+        result = read_json(path / "result.json")
+        problem = damaged_result(result, path)
+        if result is None or problem or result.get("schema_version") != SCHEMA_VERSION:
             runs.append(unfinished_row(folder, plan, planned))
-            continue
-        runs.append(result)
-        transfer += transfer_rows(folder / run_id, result)
-        add_curves(curves, folder / run_id, result)
-    return {
+        else:
+            runs.append(result)
+            targets = {file.name: read_json(file) for file in sorted((path / "transfer").glob("*.json"))}
+            lines = metric_lines(path)
+            transfer += transfer_rows(targets.values(), result)
+            add_curves(curves, parse_metrics(lines or []), result)
+            problem = damaged_targets(targets) or damaged_metrics(lines)
+        if problem:
+            odd.append({"folder": run_id, "problem": problem})
+    odd += foreign_folders(folder, {row["run_id"] for row in plan["runs"]})
+    tables = {
         "runs": table(runs, list(RUNS)),
         "transfer": table(transfer, list(TRANSFER)),
         "curves": table(curves, list(CURVES)),
     }
+    return Found(tables, sorted(odd, key=lambda item: item["folder"]))
 
 
-def odd_folders(folder: Path, plan: dict[str, Any]) -> list[dict[str, str]]:
-    """Folders below a study's that give no row, or a row without a result that should be there: damaged or foreign.
-
-    Each has `folder` and `problem`; nothing is touched. The report's own folder is none of them.
-    """
-    planned = {row["run_id"] for row in plan["runs"]}
-    found = []
-    for path in sorted(item for item in folder.iterdir() if item.is_dir() and item.name != "report"):
-        result = path / "result.json"
-        if path.name not in planned:
-            problem = "foreign: no run of this plan has this name"
-        elif not result.exists():
-            continue
-        else:
-            problem = damage(path)
-        if problem:
-            found.append({"folder": path.name, "problem": problem})
-    return found
+def foreign_folders(folder: Path, planned: set[str]) -> list[dict[str, str]]:
+    """Folders that belong to no run of the plan."""
+    names = [item.name for item in folder.iterdir() if item.is_dir() and item.name != "report"]
+    problem = "foreign: no run of this plan has this name"
+    return [{"folder": name, "problem": problem} for name in names if name not in planned]
 
 
-def damage(folder: Path) -> str:
-    """What is wrong with the files of a run that has a result.json; '' when nothing is."""
-    content = read_json(folder / "result.json")
+def damaged_result(content: dict[str, Any] | None, folder: Path) -> str:
+    """What is wrong with a result.json; '' when nothing is, or there is none."""
     if content is None:
-        return "damaged: result.json is no JSON object"
+        return "damaged: result.json is no JSON object" if (folder / "result.json").exists() else ""
     missing = missing_columns(content)
     if missing:
         return f"damaged: result.json has no valid {missing[0]}"
     if content.get("run_id") != folder.name:
         return f"damaged: result.json is of {content.get('run_id')}"
-    bad = [path.name for path in sorted((folder / "transfer").glob("*.json")) if read_json(path) is None]
-    if bad:
-        return f"damaged: transfer/{bad[0]} is no JSON object; its rows are left out"
-    return damaged_metrics(folder / "metrics.jsonl")
+    return ""
 
 
-def damaged_metrics(path: Path) -> str:
-    """'' for a file of lines that look like objects; they are parsed elsewhere, and the curves lack those that fail."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
+def damaged_targets(targets: dict[str, dict[str, Any] | None]) -> str:
+    """'' when every transfer file is an object."""
+    bad = [name for name, content in targets.items() if content is None]
+    return f"damaged: transfer/{bad[0]} is no JSON object; its rows are left out" if bad else ""
+
+
+def damaged_metrics(lines: list[str] | None) -> str:
+    """'' for lines that look like objects; the curves lack those that fail."""
+    if lines is None:
         return "damaged: metrics.jsonl is missing; the curves lack this run"
-    bad = sum(not (line.startswith(b"{") and line.endswith(b"}")) for line in lines)
+    bad = sum(not (line.startswith("{") and line.endswith("}")) for line in lines)
     return f"damaged: {bad} of {len(lines)} lines of metrics.jsonl cannot be read" if bad else ""
 
 
@@ -108,20 +115,16 @@ def unfinished_row(folder: Path, plan: dict[str, Any], planned: dict[str, Any]) 
     }
 
 
-def transfer_rows(folder: Path, result: dict[str, Any]) -> list[dict[str, Any]]:
+def transfer_rows(targets: Iterable[dict[str, Any] | None], result: dict[str, Any]) -> list[dict[str, Any]]:
     """Rows of every target and protocol that was evaluated for this run."""
-    rows = []
-    for path in sorted((folder / "transfer").glob("*.json")):
-        content = read_json(path)
-        for row in (content or {}).get("rows", []):
-            rows.append({name: result[name] for name in TRANSFER_RUN_COLUMNS} | row)
-    return rows
+    head = {name: result[name] for name in TRANSFER_RUN_COLUMNS}
+    return [head | row for content in targets for row in (content or {}).get("rows", [])]
 
 
-def add_curves(columns: dict[str, list[Any]], folder: Path, result: dict[str, Any]) -> None:
+def add_curves(columns: dict[str, list[Any]], metrics: list[dict[str, Any]], result: dict[str, Any]) -> None:
     """Append metrics.jsonl in long form to the columns of CURVES (columns, since there are millions of rows)."""
     flops = result["training_flops_per_image"]
-    for line in read_metrics(folder):
+    for line in metrics:
         samples, split = line.pop("samples_seen", None), line.pop("split", None)
         if samples is None or split is None:
             continue

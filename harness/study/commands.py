@@ -108,9 +108,10 @@ def results_command(name: str, overrides: list[str], out: Path, form: str) -> in
     """Write the results tables of a study."""
     folder = instance_folder(name, overrides)
     plan = collect.read_plan(folder)
-    for path in write_tables(folder, plan, out, form):
+    paths, odd_folders = write_tables(folder, plan, out, form)
+    for path in paths:
         print(path)
-    for item in collect.odd_folders(folder, plan):
+    for item in odd_folders:
         print(f"not in the tables: {item['folder']}: {item['problem']}")
     return 0
 
@@ -140,14 +141,15 @@ def analyze_command(table: Path | None, pairs: str | None, x: str, metric: str |
         return analyze(Path(scratch), pairs, x, metric, as_json)
 
 
-def write_tables(folder: Path, plan: dict[str, Any], out: Path, form: str) -> list[Path]:
-    """runs, transfer, curves and study.json of a study's run folders."""
-    paths = collect.write(collect.collect(folder, plan), out, form)
-    write_json(out / "study.json", study_json(folder, plan))
-    return paths
+def write_tables(folder: Path, plan: dict[str, Any], out: Path, form: str) -> tuple[list[Path], list[dict[str, str]]]:
+    """Write runs, transfer, curves and study.json of a study's run folders; their paths, and folders that are odd."""
+    found = collect.collect(folder, plan)
+    paths = collect.write(found.tables, out, form)
+    write_json(out / "study.json", study_json(folder, plan, found.odd_folders))
+    return paths, found.odd_folders
 
 
-def study_json(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
+def study_json(folder: Path, plan: dict[str, Any], odd_folders: list[dict[str, str]]) -> dict[str, Any]:
     """What the analysis needs to know of a study beside its tables."""
     study = plan["name"]
     default_data = spec.load(study).data if is_shipped(study) else plan["dataset"]
@@ -165,7 +167,7 @@ def study_json(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
         },
         "environment": environment,
         "environment_differs": environment_differs(environments),
-        "odd_folders": collect.odd_folders(folder, plan),
+        "odd_folders": odd_folders,
     }
 
 

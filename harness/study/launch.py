@@ -23,7 +23,7 @@ from harness.run_folder import read_status
 from harness.run_lock import holder
 from harness.study.plan import Plan
 from harness.study.progress import Reporter
-from harness.study.slots import Machine, Placed, machine_of, need_of, place
+from harness.study.slots import THREAD_VARIABLES, Machine, Placed, machine_of, need_of, place
 from harness.study.todo import TO_RUN, Todo, What
 from harness.submission import EXIT_BUSY, EXIT_REQUEUE, is_complete, settle, submit
 
@@ -32,7 +32,6 @@ LOG_TAIL_LINES = 6
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 FORKSERVER_GONE = 255  # what multiprocessing says of a process whose fork server was killed: nothing is known of it
 FORK_TRIES = 5
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 class Terminated(BaseException):

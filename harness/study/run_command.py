@@ -15,10 +15,12 @@ from harness.run_folder import read_status
 from harness.run_lock import holder
 from harness.study import launch, slurm
 from harness.study import plan as planning
+from harness.study.commands import print_skipped
 from harness.study.console import wide_console
 from harness.study.slots import machine_of
 from harness.study.status import unplanned
 from harness.study.todo import Todo, What, examine
+from harness.submission import check_keep
 
 REPLACED = ".replaced"
 
@@ -49,7 +51,7 @@ def run_command(name: str, overrides: list[str], options: RunOptions) -> int:
     todos = [examine(cell, plan.folder, options.only) for cell in plan.selected]
     if options.rerun and options.dry_run:
         todos = [Todo(todo.cell, What.START, "from scratch; what is there is set aside") for todo in todos]
-    print_skipped(plan)
+    print_left_out(plan)
     if options.dry_run:
         print_todos(todos)
         return 0
@@ -76,9 +78,7 @@ def check_launcher(plan: planning.Plan) -> None:
         raise ConfigError(f"launcher.slots={launcher.slots}: at least 1, or null for one a core")
     if launcher.kind == "local" and launcher.nodes != 1:
         raise ConfigError(f"launcher.nodes={launcher.nodes}: one machine is one node; launcher=slurm takes several")
-    keep = plan.cells[0].config.keep
-    if keep not in ("best", "all"):
-        raise ConfigError(f"keep={keep}: use best or all")
+    check_keep(plan.cells[0].config.keep)
 
 
 def set_aside(plan: planning.Plan) -> None:
@@ -135,10 +135,9 @@ def print_interrupted(todos: list[Todo]) -> None:
         print("  …" if len(found) > 5 else "", end="\n" if len(found) > 5 else "")
 
 
-def print_skipped(plan: planning.Plan) -> None:
+def print_left_out(plan: planning.Plan) -> None:
     """Say which sizes are left out, and which run folders belong to no cell any more."""
-    for item in plan.skipped:
-        print(f"subset {item['subset']} is left out: {item['reason']}")
+    print_skipped(plan.skipped)
     left_alone = unplanned(plan.folder, [cell.run_id for cell in plan.cells])
     if left_alone:
         print(f"{len(left_alone)} run folders belong to no cell of this study any more and are left alone: ")

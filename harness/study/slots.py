@@ -13,6 +13,7 @@ from harness.cell import Cell
 from harness.config import LauncherConfig
 from harness.errors import HarnessError
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 PROCESS_BYTES = 700_000_000  # resident memory of Python, torch and timm on a CPU; measured with the pocket models
 CUDA_PROCESS_BYTES = 3_000_000_000  # with CUDA's libraries and pinned buffers
 SHARE_OF_MEMORY = 0.9

@@ -24,7 +24,7 @@ from harness.run_folder import read_result, write_atomic
 from harness.run_lock import lock
 from harness.study.calibrate import read as read_calibration
 from harness.study.plan import Plan, device_seconds
-from harness.study.slots import need_of
+from harness.study.slots import THREAD_VARIABLES, need_of
 from harness.study.todo import TO_RUN, Todo, What
 from harness.submission import submit
 
@@ -180,7 +180,7 @@ def script_text(plan: Plan, cells: list[Cell], resources: Resources, runs: Path,
     environment = {
         "HARNESS_DATA": str(data_root().resolve()),
         "HARNESS_RUNS": str(runs_root().resolve()),
-        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads),
+        **dict.fromkeys(THREAD_VARIABLES, threads),
     }
     if user_config_dir():
         environment["HARNESS_CONFIG_DIR"] = str(user_config_dir())

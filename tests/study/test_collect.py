@@ -10,7 +10,7 @@ import pytest
 
 from harness.results_schema import CURVES, RUNS, TRANSFER
 from harness.study import collect
-from harness.study.commands import analyze_command, study_json, write_tables
+from harness.study.commands import analyze_command, write_tables
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "pocket@fashion_mnist"
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_tables_have_the_documented_columns_and_every_run(folder: Path) -> None:
-    tables = collect.collect(folder, collect.read_plan(folder))
+    tables = collect.collect(folder, collect.read_plan(folder)).tables
     assert [list(tables[name].columns) for name in ("runs", "transfer", "curves")] == [
         list(columns) for columns in (RUNS, TRANSFER, CURVES)
     ]
@@ -59,7 +59,7 @@ def test_damaged_and_foreign_folders_are_listed_and_crash_nothing(folder: Path, 
     (folder / "holiday photos" / "result.json").write_text("no JSON")
     (folder / "a file").write_text("")
     plan = collect.read_plan(folder)
-    problems = {item["folder"]: item["problem"] for item in collect.odd_folders(folder, plan)}
+    problems = {item["folder"]: item["problem"] for item in collect.collect(folder, plan).odd_folders}
     assert "no JSON object" in problems[runs[0].name]
     assert "best_val_top1" in problems[runs[1].name]
     assert runs[3].name in problems[runs[2].name]
@@ -67,11 +67,11 @@ def test_damaged_and_foreign_folders_are_listed_and_crash_nothing(folder: Path, 
     assert "metrics.jsonl" in problems[runs[5].name]
     assert problems["holiday photos"].startswith("foreign")
     assert len(problems) == 6
-    tables = collect.collect(folder, plan)
+    tables = collect.collect(folder, plan).tables
     assert len(tables["runs"]) == 15
     assert int((tables["runs"]["state"] == "finished").sum()) == 12
     write_tables(folder, plan, tmp_path / "out", "csv")
-    assert len(study_json(folder, plan)["odd_folders"]) == 6
+    assert len(json.loads((tmp_path / "out" / "study.json").read_text())["odd_folders"]) == 6
 
 
 def test_a_run_folder_is_analysed_without_a_table_in_between(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
