@@ -45,8 +45,11 @@ class Curve:
         return (x - self.centre) ** np.arange(len(self.coefficients), dtype=float)
 
     def slope(self, x: float) -> float:
-        powers = np.arange(1, len(self.coefficients))
-        return float((powers * (x - self.centre) ** (powers - 1.0)) @ self.coefficients[1:])
+        return float(self.slope_basis(x) @ self.coefficients)
+
+    def slope_basis(self, x: float) -> Floats:
+        powers = np.arange(1, len(self.coefficients), dtype=float)
+        return np.array([0.0, *(powers * (x - self.centre) ** (powers - 1))])
 
     def falls(self) -> bool:
         return self.slope(self.low) < 0 and self.slope(self.high) < 0
@@ -117,7 +120,7 @@ def compare_compute(ladder: pd.DataFrame, first: str, second: str, unit: str, co
     quantile = float(t_distribution.ppf(0.5 + confidence / 2, freedom))
     for family, curve in zip((first, second), curves, strict=True):
         middle = (curve.low + curve.high) / 2
-        direction = slope_basis(curve, middle)
+        direction = curve.slope_basis(middle)
         if abs(curve.slope(middle)) <= quantile * math.sqrt(variance * float(direction @ curve.unscaled @ direction)):
             return nothing(f"the slope of {family} is not clear of zero: equal accuracy names no compute")
     bands = compare_bands(curves, variance, quantile)
@@ -137,22 +140,27 @@ def compare_compute(ladder: pd.DataFrame, first: str, second: str, unit: str, co
 
 def rung_means(part: pd.DataFrame) -> pd.DataFrame:
     """One row a (model, recipe-length): seeds of a rung have the same compute up to a few per cent of timing."""
-    keys = ["model", "rung"] if "rung" in part.columns else ["model"]
-    frame = part.assign(log_error=np.log10(1 - part["value"]), log_compute=np.log10(part["compute"]))
-    means = frame.groupby(keys)[["log_error", "log_compute"]].mean().reset_index()
+    means = in_logs(part).groupby(rung_keys(part))[["log_error", "log_compute"]].mean().reset_index()
     return means.assign(compute=10 ** means["log_compute"])
+
+
+def in_logs(part: pd.DataFrame) -> pd.DataFrame:
+    """With log10 of error and compute."""
+    return part.assign(log_error=np.log10(1 - part["value"]), log_compute=np.log10(part["compute"]))
+
+
+def rung_keys(part: pd.DataFrame) -> list[str]:
+    """Columns that name a rung of a ladder."""
+    return ["model", "rung"] if "rung" in part.columns else ["model"]
 
 
 def fit_ladders(parts: list[pd.DataFrame]) -> tuple[list[Curve], str]:
     """Curves of both families, to runs or to rungs' means, and which."""
-    frames = [
-        part.assign(log_error=np.log10(1 - part["value"]), log_compute=np.log10(part["compute"])) for part in parts
-    ]
+    frames = [in_logs(part) for part in parts]
     means = [rung_means(part) for part in parts]
     pure_squares, pure_freedom = 0.0, 0
     for frame in frames:
-        keys = ["model", "rung"] if "rung" in frame.columns else ["model"]
-        groups = frame.groupby(keys)["log_error"]
+        groups = frame.groupby(rung_keys(frame))["log_error"]
         pure_squares += float(((frame["log_error"] - groups.transform("mean")) ** 2).sum())
         pure_freedom += len(frame) - groups.ngroups
     orders = [2 if len(mean) >= PARABOLA_RUNGS else 1 for mean in means]
@@ -176,12 +184,6 @@ def fit_curve(frame: pd.DataFrame, order: int) -> Curve:
     unscaled = np.asarray(np.linalg.pinv(basis.T @ basis), dtype=np.float64)
     curve = Curve(centre, coefficients, unscaled, squares, len(x) - order - 1, float(x.min()), float(x.max()))
     return curve if order == 1 or curve.falls() else fit_curve(frame, 1)
-
-
-def slope_basis(curve: Curve, x: float) -> Floats:
-    """Derivative of the slope at x by the coefficients."""
-    powers = np.arange(len(curve.coefficients), dtype=float)
-    return np.array([0.0, *(powers[1:] * (x - curve.centre) ** (powers[1:] - 1))])
 
 
 def horizontal(curves: list[Curve], levels: Floats, variance: float) -> tuple[float, float]:

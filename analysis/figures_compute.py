@@ -6,11 +6,9 @@ from analysis import paper
 from analysis.figures import PERCENT, SEED_INTERVAL, Look, mean_bars, models_in, with_percent
 from analysis.results import Tables
 from analysis.style import FAINT_INK, GRID, Chart, colours, compute_axis, label_lines, new_chart, overlay_axes
-from analysis.summary import ladder
+from analysis.summary import ladder, unit_name
 
 AXIS_NAMES = {"exaflops": "Pre-training compute [exaFLOPs]", "device_days": "Pre-training time [device-days]"}
-
-UNIT_NAMES = {"exaflops": "exaFLOPs", "device_days": "device-days"}
 
 
 def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay: bool = False) -> Chart | None:
@@ -27,7 +25,7 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
         return None
     known = str(tables.study.get("metric_title") or {"best_val_top1": "validation"}.get(metric, metric))
     name = metric.split(":")[1] if metric.startswith("transfer:") else known
-    chart = new_chart(f"Compute scaling in {UNIT_NAMES[unit]}: {name}", AXIS_NAMES[unit], f"Top-1 [%], {name}")
+    chart = new_chart(f"Compute scaling in {unit_name(unit)}: {name}", AXIS_NAMES[unit], f"Top-1 [%], {name}")
     chart.axes.set_xscale("log")
     palette = colours(rows["family"].tolist())
     ends = []

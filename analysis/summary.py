@@ -44,7 +44,7 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
         "finished_runs": len(tables.finished),
         "crossover": [crossover_row(item) for item in comparisons],
         "verdict": [verdict_row(item, tables, metric) for item in comparisons],
-        "compute_ratio": [item.row() for item in ratios(tables, metric)],
+        "compute_ratio": [item.row() for item in ratios(ladders)],
         "matched_compute_pairs": {
             f"{one} over {two}": matched_pairs(ladders["exaflops"], one, two)
             for one, two in family_pairs(ladders["exaflops"])
@@ -102,11 +102,10 @@ def family_pairs(table: pd.DataFrame) -> list[tuple[str, str]]:
     return [(one, two) for one, two in known if one in families and two in families]
 
 
-def ratios(tables: Tables, metric: str) -> list[ComputeRatio]:
-    """Every pair of families in exaFLOPs and in device-days."""
+def ratios(ladders: dict[str, pd.DataFrame]) -> list[ComputeRatio]:
+    """Every pair of families in every unit of compute."""
     found = []
-    for unit in COMPUTE_UNITS:
-        table = ladder(tables, metric, unit)
+    for unit, table in ladders.items():
         if not (table["compute"] > 0).any():
             continue
         found += [compare_compute(table, one, two, unit) for one, two in family_pairs(table)]

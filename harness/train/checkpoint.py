@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ Tensors = dict[str, torch.Tensor]
 
 def save(path: Path, tensors: Tensors, state: dict[str, Any]) -> None:
     """Write tensors, state and their digest to `path` atomically and durably. A full disk leaves the old content."""
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    contiguous = in_host_memory(tensors)
     text = json.dumps(state)
     # One key of metadata: safetensors writes several in an order of its own, and equal checkpoints would differ
     head = json.dumps({"sha256": digest(contiguous, text), "state": text})
@@ -94,6 +95,11 @@ def is_whole(path: Path) -> bool:
     return True
 
 
+def in_host_memory(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    """Detached, contiguous, on the CPU."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
 def digest(tensors: Tensors, state: str) -> str:
     """sha256 over names, shapes, types and bytes of tensors in host memory, and the state's text."""
     found = hashlib.sha256(state.encode())
@@ -141,8 +147,4 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
 
 def parameters_sha256(model: nn.Module) -> str:
     """Digest over names, shapes and bytes of the network's tensors: equal digests, equal networks."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    return digest(in_host_memory(model.state_dict()), "")

@@ -94,8 +94,13 @@ def chosen_l2(features: Array, labels: Array, classes: Array, protocol: Protocol
     all_scores = fitted_scores(
         features[fitted], labels[fitted], classes, features[held], list(protocol.l2s), protocol.bias
     )
-    right = [int((classes[scores.argmax(1)] == labels[held]).sum()) for scores in all_scores]
-    return max(zip(right, protocol.l2s, strict=True))[1]
+    return best_l2(all_scores, protocol.l2s, classes, labels[held])
+
+
+def best_l2(all_scores: list[Array], l2s: tuple[float, ...], classes: Array, labels: Array) -> float:
+    """The lambda whose scores (m, K) are right most often for labels (m,); of equals the larger one."""
+    right = [int((classes[scores.argmax(1)] == labels).sum()) for scores in all_scores]
+    return max(zip(right, l2s, strict=True))[1]
 
 
 def held_out_rows(labels: Array, share: float) -> Array:
@@ -113,11 +118,21 @@ def fitted_scores(
 ) -> list[Array]:
     """Scores (m, K) of the query features (m, D) for each lambda, fitted to support features (n, D) and labels (n,)."""
     mean, deviation = statistics(support)
-    targets = 2.0 * (labels[:, None] == classes[None, :]) - 1.0
-    weights = np.concatenate(ridge_weights(transform(support, mean, deviation, bias), targets, l2s), axis=1)
+    weights = ridge_weights(transform(support, mean, deviation, bias), targets_of(labels, classes), l2s)
+    return scores_of(query, mean, deviation, bias, weights)
+
+
+def targets_of(labels: Array, classes: Array) -> Array:
+    """(n, K): 1 in the column of each label's class, -1 elsewhere."""
+    return 2.0 * (labels[:, None] == classes[None, :]) - 1.0
+
+
+def scores_of(query: Array, mean: Array, deviation: Array, bias: float, weights: list[Array]) -> list[Array]:
+    """Scores (m, K) of query features (m, D) by each lambda's weights (D + 1, K), one product a block of rows."""
+    together = np.concatenate(weights, axis=1)
     rows = range(0, max(1, len(query)), QUERY_ROWS)
-    parts = [transform(query[row : row + QUERY_ROWS], mean, deviation, bias) @ weights for row in rows]
-    return np.split(np.concatenate(parts), len(l2s), axis=1)
+    parts = [transform(query[row : row + QUERY_ROWS], mean, deviation, bias) @ together for row in rows]
+    return np.split(np.concatenate(parts), len(weights), axis=1)
 
 
 def statistics(support: Array) -> tuple[Array, Array]:

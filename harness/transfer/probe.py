@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.transfer.fewshot import QUERY_ROWS, Array, Fit, Protocol, transform, weights_of_gram
+from harness.transfer.fewshot import Array, Fit, Protocol, best_l2, scores_of, targets_of, transform, weights_of_gram
 
 BLOCK_ROWS = 8192
 
@@ -27,9 +27,7 @@ def linear_probe(train_features: Array, train_labels: Array, test_features: Arra
             protocol.l2s,
             protocol.bias,
         )
-        held = train_labels[fitted:]
-        right = [int((classes[scores.argmax(1)] == held).sum()) for scores in path]
-        l2 = max(zip(right, protocol.l2s, strict=True))[1]
+        l2 = best_l2(path, protocol.l2s, classes, train_labels[fitted:])
     scores = probe_scores(train_features, train_labels, classes, test_features, (l2,), protocol.bias)[0]
     return Fit(0, 0, l2, np.arange(len(train_labels)), classes, scores)
 
@@ -41,24 +39,21 @@ def probe_scores(
     mean, deviation = streamed_statistics(features)
     width = features.shape[1] + 1
     gram, products = np.zeros((width, width)), np.zeros((width, len(classes)))
-    for rows in blocks(len(features), BLOCK_ROWS):
+    for rows in blocks(len(features)):
         block = transform(features[rows], mean, deviation, bias)
-        targets = 2.0 * (labels[rows, None] == classes[None, :]) - 1.0
         gram += block.T @ block
-        products += block.T @ targets
-    weights = np.concatenate(weights_of_gram(gram, products, list(l2s)), axis=1)
-    parts = [transform(query[rows], mean, deviation, bias) @ weights for rows in blocks(len(query), QUERY_ROWS)]
-    return np.split(np.concatenate(parts), len(l2s), axis=1)
+        products += block.T @ targets_of(labels[rows], classes)
+    return scores_of(query, mean, deviation, bias, weights_of_gram(gram, products, list(l2s)))
 
 
 def streamed_statistics(features: Array) -> tuple[Array, Array]:
     """Mean and deviation (+1e-5) of each feature of (n, D), float64, in two passes over blocks."""
     count = len(features)
-    mean = sum(features[rows].sum(0, dtype=np.float64) for rows in blocks(count, BLOCK_ROWS)) / count
-    squares = sum(np.square(features[rows] - mean).sum(0) for rows in blocks(count, BLOCK_ROWS))
+    mean = sum(features[rows].sum(0, dtype=np.float64) for rows in blocks(count)) / count
+    squares = sum(np.square(features[rows] - mean).sum(0) for rows in blocks(count))
     return mean, np.sqrt(squares / count) + 1e-5
 
 
-def blocks(count: int, size: int) -> Iterator[slice]:
-    """Slices of `size` rows over `count` rows."""
-    return (slice(start, min(count, start + size)) for start in range(0, count, size))
+def blocks(count: int) -> Iterator[slice]:
+    """Slices of BLOCK_ROWS rows over `count` rows."""
+    return (slice(start, min(count, start + BLOCK_ROWS)) for start in range(0, count, BLOCK_ROWS))

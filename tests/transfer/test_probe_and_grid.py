@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from harness.transfer import probe
+from harness.transfer import fewshot, probe
 from harness.transfer.fewshot import Protocol, chosen_l2, fewshot_grid, held_out_rows, ridge_weights, standardise
 from harness.transfer.probe import linear_probe
 
@@ -65,7 +65,7 @@ def test_one_image_a_class_leaves_nothing_to_hold_out() -> None:
 
 def test_the_probe_in_blocks_equals_the_reference_and_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(probe, "QUERY_ROWS", 32)
+    monkeypatch.setattr(fewshot, "QUERY_ROWS", 32)
     rng = np.random.default_rng(4)
     labels = rng.integers(0, 6, 500)
     train = (3 + 2 * rng.normal(size=(500, 20)) + labels[:, None] * rng.normal(size=20)).astype(np.float32)
