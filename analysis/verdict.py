@@ -76,6 +76,8 @@ def sentence(outcome: str, comparison: Comparison) -> str:
     if not used:
         return f"Inconclusive: no size at which both {first} and {second} are clear of chance."
     small, large = used[0], used[-1]
+    if len(used) == 1:
+        return f"Inconclusive: {first} - {second} is {points(small.gap)} at {small.size:,} images, the only size used."
     gaps = (
         f"{first} - {second} is {points(small.gap)} at {small.size:,} images and {points(large.gap)} at "
         f"{large.size:,}, slope {points(comparison.slope)} a decade"

@@ -13,6 +13,7 @@ from harness.data.manifest import Dataset
 from harness.data.subset import Window, parse_size, window
 from harness.errors import ConfigError
 from harness.models.compute import Cost, count
+from harness.models.devices import check_device
 from harness.models.precision import resolve as resolve_precision
 from harness.run_folder import identity_hash, run_id
 from harness.train.schedule import check_recipe, total_steps
@@ -55,6 +56,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
     subset_samples = parse_size(config.subset, train_samples)
     horizon_samples = total_steps(config.recipe) * config.recipe.batch_size
     check_recipe(config.recipe)
+    check_device(config.device)
     cost = count(config.model, dataset.num_classes, dataset.channels, config.convention)
     precision, attention = resolve_precision(
         config.device, cost, precision=config.precision, attention=config.attention

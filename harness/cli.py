@@ -24,6 +24,7 @@ Data-scaling experiments for vision backbones: real images to a conclusion.
 Roots: $HARNESS_DATA (default ./data) and $HARNESS_RUNS (default ./runs). `--config-dir DIR` (or $HARNESS_CONFIG_DIR),
 with any command, puts models, data, recipes and studies (DIR/model/… DIR/sweeps/…) of yours beside ours.
 """
+INSTANCE_HELP = "data=NAME: another instance of the study than on its own data"
 OVERRIDES_HELP = "key=value in Hydra's grammar: model=vit_pocket,resnet_pocket subset=1k narrow, data=NAME switches"
 
 
@@ -126,7 +127,7 @@ def add_study_commands(commands: "Commands") -> None:
     calibrate.set_defaults(action=study_calibrate)
 
     status = commands.add_parser("status", help="finished, running, waiting, failed")
-    add_study_arguments(status)
+    add_study_arguments(status, INSTANCE_HELP)
     status.add_argument("--watch", action="store_true", help="again and again until nothing is running or waiting")
     status.set_defaults(action=study_status)
 
@@ -134,7 +135,7 @@ def add_study_commands(commands: "Commands") -> None:
 def add_results_commands(commands: "Commands") -> None:
     """harness results|transfer|report|analyze|sync"""
     results = commands.add_parser("results", help="tidy tables: runs, transfer, curves")
-    add_study_arguments(results)
+    add_study_arguments(results, INSTANCE_HELP)
     results.add_argument("--out", type=Path, required=True, help="folder to write to")
     results.add_argument("--format", choices=("csv", "parquet"), default="csv")
     results.set_defaults(action=study_results)
@@ -145,7 +146,7 @@ def add_results_commands(commands: "Commands") -> None:
     transfer.set_defaults(action=run_transfer)
 
     report = commands.add_parser("report", help="figures, a self-contained page and the verdict")
-    add_study_arguments(report)
+    add_study_arguments(report, INSTANCE_HELP)
     report.set_defaults(action=study_report)
 
     sync = commands.add_parser("sync", help="metrics of runs to Weights & Biases, under each run's id")
@@ -180,10 +181,10 @@ def add_flops(commands: "Commands") -> None:
     flops.set_defaults(action=models_flops)
 
 
-def add_study_arguments(command: argparse.ArgumentParser) -> None:
+def add_study_arguments(command: argparse.ArgumentParser, overrides: str = OVERRIDES_HELP) -> None:
     """STUDY and overrides."""
     command.add_argument("study", help="a name in sweeps/, or a path to a study file (.yaml)")
-    command.add_argument("overrides", nargs="*", help=OVERRIDES_HELP)
+    command.add_argument("overrides", nargs="*", help=overrides)
 
 
 def completion_script(options: argparse.Namespace) -> int:

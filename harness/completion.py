@@ -16,7 +16,7 @@ COMP_WORDBREAKS=${COMP_WORDBREAKS//=}
 complete -o nospace -o default -F _harness harness"""
 ZSH = "autoload -Uz bashcompinit && bashcompinit\n" + BASH
 FISH = "complete -c harness -f -a '(COMP_LINE=(commandline -cp) harness completion --query 2> /dev/null)'"
-STUDY_COMMANDS = ("plan", "run", "status", "results", "report", "calibrate")
+STUDY_COMMANDS = ("plan", "run", "status", "results", "report", "calibrate", "transfer")
 
 
 def script(shell: str) -> str:

@@ -120,5 +120,7 @@ def _override_of(key: str, overrides: list[str]) -> str:
 
 
 def _first_line(error: BaseException | None) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    return " ".join(line.strip() for line in lines[:2]) if lines[0].endswith(":") else lines[0]

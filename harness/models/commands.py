@@ -2,6 +2,7 @@
 
 import csv as csv_format
 import json as json_format
+import math
 import sys
 from typing import Any
 
@@ -61,8 +62,10 @@ def flops_command(
         return _check_paper(csv, json)
     if classes < 0 or channels < 1 or (image_size is not None and image_size < 1):
         raise ConfigError("--classes counts from 0, channels and --image-size from 1.")
-    if images is not None and (images <= 0 or epochs <= 0):
+    if not 0 < epochs < math.inf or (images is not None and not 0 < images < math.inf):
         raise ConfigError("--images and --epochs must be above 0.")
+    if images is None and epochs != 1.0:
+        raise ConfigError("--epochs needs --images: images of one epoch.")
     configurations = [with_image_size(model_config(name), image_size) for name in models or model_names()]
     rows = []
     for cfg in configurations:

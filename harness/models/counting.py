@@ -33,12 +33,11 @@ def count_afresh(cfg: ModelConfig, num_classes: int, channels: int) -> dict[str,
     images = torch.empty(1, channels, cfg.image_size, cfg.image_size, device="meta")
     try:
         return count_module(model, images)
-    except (AssertionError, RuntimeError) as error:
-        if not cfg.timm:
+    except (AssertionError, RuntimeError, ValueError) as error:
+        if not cfg.timm and not isinstance(error, ValueError):
             raise
         raise ConfigError(
-            f"model.name={cfg.name}: a step on images of {channels} x {cfg.image_size} x {cfg.image_size} fails: "
-            f"{error}"
+            f"{cfg.name}: a step on images of {channels} x {cfg.image_size} x {cfg.image_size} fails: {error}"
         ) from error
 
 

@@ -1,11 +1,25 @@
 """Device-days from FLOPs, at a device's peak times its stated utilisation. Measured step times are better."""
 
+import math
 from functools import cache
 
 from harness.config import DeviceConfig
+from harness.errors import ConfigError
 from harness.models.named import device_config
 
 SECONDS_PER_DAY = 86_400
+
+
+def check_device(device: DeviceConfig) -> None:
+    """Raise ConfigError for numbers that no plan could be made of."""
+    if not 0 < device.utilisation <= 1:
+        raise ConfigError(f"device.utilisation={device.utilisation}: a share of the peak, above 0 and at most 1")
+    for field in ("peak_flops_fp32", "peak_flops_tf32", "peak_flops_fp16", "peak_flops_bf16", "memory_bytes"):
+        value = getattr(device, field)
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"device.{field}={value}: a number above 0")
+    if not 0 <= device.price_per_hour < math.inf:
+        raise ConfigError(f"device.price_per_hour={device.price_per_hour}: 0 and above")
 
 
 def sustained_flops(device: DeviceConfig, precision: str) -> float:

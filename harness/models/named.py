@@ -1,7 +1,6 @@
 """Models and devices by the name of their file in conf/, checked against the schema; no torch, no Hydra."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -9,18 +8,18 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.config import DeviceConfig, ModelConfig
 from harness.errors import ConfigError, near_matches
-from harness.paths import conf_dir
+from harness.paths import conf_dir, config_dirs
 
 _TIMM = "timm/"
 
 
 def model_names() -> list[str]:
-    """Names of the architectures in conf/model."""
+    """Names of the architectures in conf/model, and in the user's own folder."""
     return _names("model", leave_out={"timm"})
 
 
 def device_names() -> list[str]:
-    """Names of the devices in conf/device."""
+    """Names of the devices in conf/device, and in the user's own folder."""
     return _names("device")
 
 
@@ -57,12 +56,13 @@ def with_image_size(cfg: ModelConfig, image_size: int | None) -> ModelConfig:
 
 
 def _names(group: str, leave_out: set[str] | None = None) -> list[str]:
-    return sorted({path.stem for path in (conf_dir() / group).glob("*.yaml")} - (leave_out or set()))
+    found = {path.stem for folder in config_dirs() for path in (folder / group).glob("*.yaml")}
+    return sorted(found - (leave_out or set()))
 
 
 def _load(group: str, name: str, schema: type) -> Any:
     """As Hydra composes it: `defaults: [schema, _self_]` is the dataclass under the file."""
-    path: Path = conf_dir() / group / f"{name}.yaml"
+    path = next(file for folder in config_dirs() if (file := folder / group / f"{name}.yaml").is_file())
     try:
         values = OmegaConf.to_container(OmegaConf.load(path))
         assert isinstance(values, dict)

@@ -13,13 +13,16 @@ from harness.run_folder import metric_lines, missing_columns, parse_metrics, rea
 from harness.study.status import run_state
 
 DTYPES = {"str": "string", "int": "Int64", "float": "Float64"}
+OUR_FOLDERS = ("report", "slurm")  # beside the runs in a study's folder; others begin with a dot
 TRANSFER_RUN_COLUMNS = ("run_id", "model", "family", "subset_samples", "draw", "seed")
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
     """plan.json of a study's folder. Raises HarnessError with what was started, or the command that starts one."""
     plan = read_json(folder / "plan.json")
-    if plan is None or "runs" not in plan:
+    if (folder / "plan.json").exists() and (plan is None or "runs" not in plan):
+        raise HarnessError(f"{folder / 'plan.json'}: damaged; `harness run` of this study writes it anew")
+    if plan is None:
         started = sorted(path.parent.name for path in folder.parent.glob("*@*/plan.json"))
         known = f" Started: {', '.join(started)}." if started else ""
         study, _, dataset = folder.name.partition("@")
@@ -70,9 +73,9 @@ def collect(folder: Path, plan: dict[str, Any]) -> Found:
 
 def foreign_folders(folder: Path, planned: set[str]) -> list[dict[str, str]]:
     """Folders that belong to no run of the plan."""
-    names = [item.name for item in folder.iterdir() if item.is_dir() and item.name != "report"]
+    names = [item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith(".")]
     problem = "foreign: no run of this plan has this name"
-    return [{"folder": name, "problem": problem} for name in names if name not in planned]
+    return [{"folder": name, "problem": problem} for name in names if name not in {*planned, *OUR_FOLDERS}]
 
 
 def damaged_result(content: dict[str, Any] | None, folder: Path) -> str:
@@ -146,7 +149,10 @@ def table(rows: list[dict[str, Any]] | dict[str, list[Any]], columns: list[str])
 
 def write(tables: dict[str, pd.DataFrame], out: Path, form: str) -> list[Path]:
     """Write the tables as csv or parquet; returns the paths."""
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HarnessError(f"{out}: no folder to write tables to ({error.strerror})") from error
     paths = []
     for name, frame in tables.items():
         path = out / f"{name}.{form}"

@@ -21,6 +21,8 @@ def plan_command(name: str, overrides: list[str], as_csv: bool, as_json: bool) -
     """Print every run of a study and what it will cost; start nothing."""
     from harness.study import plan as planning
 
+    if as_csv and as_json:
+        raise ConfigError("Give one of --csv and --json, not both.")
     plan = planning.make(name, overrides)
     selected = {cell.run_id for cell in plan.selected}
     rows = [row for row in planning.rows(plan) if row["run_id"] in selected]
@@ -58,7 +60,7 @@ def plan_command(name: str, overrides: list[str], as_csv: bool, as_json: bool) -
             f"{2 * row['forward_macs_per_image'] / 1e6:.2f}",
             f"{row['exaflops']:.3g}",
             duration(row["device_seconds"]),
-            f"{row['cost']:.2f} {row['currency']}",
+            f"{row['cost']:.2f} {row['currency']}" if row["cost"] else "",
             memory(row),
         )
     console.print(table)
@@ -81,10 +83,11 @@ def totals(rows: list[dict[str, Any]], device: DeviceConfig) -> str:
     basis = f"{measured} of {len(rows)} times measured by `harness calibrate`"
     if measured < len(rows):
         basis += f", others from {100 * device.utilisation:.0f} % of the peak of {device.name}"
+    cost = f"{sum(row['cost'] for row in rows):.2f} {device.currency}"
     return (
         f"{len(rows)} runs ({sum(row['finished'] for row in rows)} finished), "
         f"{sum(row['exaflops'] for row in rows):.3g} exaFLOPs, {duration(seconds)} of one device ({basis}), "
-        f"{sum(row['cost'] for row in rows):.2f} {device.currency}, "
+        f"{cost if device.price_per_hour else 'no price (device.price_per_hour)'}, "
         f"{sum(row['checkpoint_bytes'] for row in rows) / 1e6:,.1f} MB of checkpoints"
     )
 

@@ -70,20 +70,37 @@ def make(name: str, overrides: list[str]) -> Plan:
             study=spec.study_name(name),
         )
         cells[cell] = resolve(config, dataset)
+    refuse_equal(cells)
     if not cells:
         raise ConfigError(
             f"{name}: every subset is larger than {dataset.name} ({available:,} training images); copy the study file, "
             "name sizes of your own in it (subset: [10%, 30%, 100%]) and give its path in place of the name"
         )
+    selected = [cells[cell] for cell in wanted_coordinates if cell in cells]
+    if not selected:
+        left_out = "; ".join(f"{size}: {reason}" for size, reason in skipped.items())
+        raise ConfigError(f"{name}: nothing is left of the study ({left_out})")
     return Plan(
         name=spec.study_name(name),
         study=study,
         dataset=dataset,
         cells=list(cells.values()),
-        selected=[cells[cell] for cell in wanted_coordinates if cell in cells],
+        selected=selected,
         skipped=[{"subset": size, "reason": reason} for size, reason in skipped.items()],
         folder=study_folder(runs_root(), spec.study_name(name), dataset.name),
     )
+
+
+def refuse_equal(cells: dict[spec.Coordinates, Cell]) -> None:
+    """Raise ConfigError when two cells are one run: `1k` and `1000` are the same size."""
+    seen: dict[str, spec.Coordinates] = {}
+    for coordinates, cell in cells.items():
+        other = seen.setdefault(cell.run_id, coordinates)
+        if other != coordinates:
+            raise ConfigError(
+                f"subset: {other.subset} and {coordinates.subset} are the same {cell.subset_samples:,} images; "
+                "every table would count their runs twice"
+            )
 
 
 def slots_of(launcher: LauncherConfig) -> int:
@@ -145,7 +162,7 @@ def row(cell: Cell, plan: Plan, calibration: Calibration) -> dict[str, Any]:
 
 def checkpoint_bytes(cell: Cell) -> int:
     """Disk for a run's two checkpoints: network and optimiser state (last), network (best), 4 bytes a number."""
-    states = {"adamw": 2, "sgd": 1}[cell.config.recipe.optimizer]
+    states = {"adamw": 2, "adam": 2, "sgd": 1}[cell.config.recipe.optimizer]
     return cell.cost.parameters * 4 * (1 + states + 1)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
+from harness.cell import Cell
 from harness.data.declared import refuse_declared
 from harness.errors import ConfigError, HarnessError
 from harness.run_folder import read_status
@@ -46,11 +47,12 @@ def run_command(name: str, overrides: list[str], options: RunOptions) -> int:
     first = plan.cells[0].config
     if first.launcher.kind == "local" and not options.dry_run:
         machine_of(first.launcher, first.device.kind, first.device.memory_bytes)  # raises without GPUs enough
-    if options.rerun and not options.dry_run and not options.detach:
-        set_aside(plan)
     todos = [examine(cell, plan.folder, options.only) for cell in plan.selected]
-    if options.rerun and options.dry_run:
-        todos = [Todo(todo.cell, What.START, "from scratch; what is there is set aside") for todo in todos]
+    if options.rerun:
+        todos = [anew(todo, plan.folder, options.only) for todo in todos]
+        old = replaceable(plan.folder, [todo.cell for todo in todos if todo.what is What.START])
+        if not options.dry_run and not options.detach:
+            set_aside(old)
     print_left_out(plan)
     if options.dry_run:
         print_todos(todos)
@@ -81,20 +83,32 @@ def check_launcher(plan: planning.Plan) -> None:
     check_keep(plan.cells[0].config.keep)
 
 
-def set_aside(plan: planning.Plan) -> None:
-    """Move the selected runs' folders to .replaced/: a rerun starts from scratch, and nothing is lost."""
-    for cell in plan.selected:
-        folder = plan.folder / cell.run_id
-        if not folder.is_dir():
-            continue
+def anew(todo: Todo, study_dir: Path, only: str | None) -> Todo:
+    """--rerun: a run from scratch; with --only failed the failed ones alone."""
+    if only == "failed" and todo.what is not What.RETRY:
+        return todo
+    is_there = (study_dir / todo.cell.run_id).is_dir()
+    return Todo(todo.cell, What.START, "from scratch; what is there is set aside" if is_there else todo.why)
+
+
+def replaceable(study_dir: Path, cells: list[Cell]) -> list[Path]:
+    """Folders of the runs that there are. Raises HarnessError when one of them is being trained."""
+    folders = [study_dir / cell.run_id for cell in cells if (study_dir / cell.run_id).is_dir()]
+    for folder in folders:
         found = holder(folder)
         if found is not None:
             raise HarnessError(f"{folder}: pid {found.pid} on {found.host} is training it; stop that before --rerun")
-        place = plan.folder / REPLACED
+    return folders
+
+
+def set_aside(folders: list[Path]) -> None:
+    """Move runs' folders to .replaced/: a rerun starts from scratch, and nothing is lost."""
+    for folder in folders:
+        place = folder.parent / REPLACED
         place.mkdir(exist_ok=True)
-        number = 1 + sum(path.name.startswith(f"{cell.run_id}.") for path in place.iterdir())
-        folder.rename(place / f"{cell.run_id}.{number}")
-        print(f"set aside: {place / f'{cell.run_id}.{number}'}")
+        number = 1 + sum(path.name.startswith(f"{folder.name}.") for path in place.iterdir())
+        folder.rename(place / f"{folder.name}.{number}")
+        print(f"set aside: {place / f'{folder.name}.{number}'}")
 
 
 def detach(name: str, overrides: list[str], options: RunOptions, folder: Path) -> int:

@@ -13,8 +13,10 @@ from omegaconf.errors import OmegaConfBaseException
 from harness.compose import yaml_mistake
 from harness.errors import ConfigError, near_matches
 from harness.paths import sweeps_dir, user_config_dir
+from harness.results_schema import RUNS
 
 AXES = ("model", "subset", "seed")
+METRICS = sorted(name for name, column in RUNS.items() if "top1" in name and column.kind == "float")
 
 
 @dataclass
@@ -117,10 +119,28 @@ def load(name: str) -> Study:
         for model in pair:
             if model not in models:
                 raise ConfigError(f"{path}: pairs: no cell trains {model}.{near_matches(model, models)}")
+    check_numbers(path, study)
     if study.draw != "seed" and not study.draw.isdigit():
         raise ConfigError(f"{path}: draw: {study.draw} is neither 'seed' nor a number")
     coordinates(study)
     return study
+
+
+def check_numbers(path: Path, study: Study) -> None:
+    """Raise ConfigError for an axis without a value, and for a metric or numbers that no report could use."""
+    for block in study.cells:
+        for axis in AXES:
+            if not getattr(block, axis):
+                raise ConfigError(f"{path}: cells: {axis} has no value")
+        if min(block.seed) < 0:
+            raise ConfigError(f"{path}: seed: {min(block.seed)}: seeds are numbered from 0")
+    if study.metric not in METRICS and not study.metric.startswith("transfer:"):
+        near = near_matches(study.metric, METRICS)
+        raise ConfigError(
+            f"{path}: metric: {study.metric} is neither an accuracy of runs nor transfer:TARGET:SHOTS.{near}"
+        )
+    if not 0 < study.rules.confidence < 1:
+        raise ConfigError(f"{path}: rules: confidence: {study.rules.confidence}: between 0 and 1")
 
 
 def coordinates(study: Study) -> list[Coordinates]:

@@ -19,8 +19,10 @@ def run_state(folder: Path, run_id: str) -> dict[str, Any]:
     """
     status = read_status(folder / run_id)
     state, reason = status.get("state", "waiting"), status.get("reason")
-    if state != "running" and read_result(folder / run_id) is not None:
+    result = read_result(folder / run_id) if state != "running" else None
+    if result is not None:
         state, reason = "finished", None
+        status = {**status, "best_val_top1": result["best_val_top1"]}
     elif state == "running":
         state, reason = running_state(folder / run_id, status)
     elif state == "finished":  # it says so, but that is not so

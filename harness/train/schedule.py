@@ -17,6 +17,8 @@ def total_steps(recipe: RecipeConfig) -> int:
 
     Raises ConfigError when that is not even one step.
     """
+    if recipe.batch_size < 1:
+        raise ConfigError(f"recipe.batch_size={recipe.batch_size}: at least 1")
     samples = parse_size(recipe.samples_seen, None)
     steps = round(samples / recipe.batch_size)
     if steps < 1:
@@ -37,6 +39,11 @@ def check_recipe(recipe: RecipeConfig) -> None:
     ):
         if value not in known:
             raise ConfigError(f"recipe.{field}={value}.{near_matches(value, known)}")
+    if not (math.isfinite(recipe.learning_rate) and recipe.learning_rate > 0):
+        raise ConfigError(f"recipe.learning_rate={recipe.learning_rate}: a number above 0")
+    for field in ("evaluations", "train_eval_samples"):
+        if getattr(recipe, field) < 1:
+            raise ConfigError(f"recipe.{field}={getattr(recipe, field)}: at least 1")
     if recipe.loss == "sigmoid" and recipe.label_smoothing:
         raise ConfigError("recipe.label_smoothing has no effect with recipe.loss=sigmoid: set it to 0")
     for field in ("dropout", "stochastic_depth", "polyak"):
