@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from harness.config import LoopConfig, TrainConfig
 from harness.data.manifest import Dataset
 from harness.data.subset import window
+from harness.experiment import prepare_torch
 from harness.models.build import build_model
 from harness.train import loop
 from harness.train.evaluate import to_input
@@ -81,7 +82,9 @@ def autocast(bench: Bench) -> torch.autocast:
 
 
 def harness_loop(bench: Bench, folder: Path) -> Spent:
-    """Ours: shards, order, schedule, gradient check, log rows, evaluation of two images, checkpoint."""
+    """Ours, set up as a run: shards, order, schedule, gradient check, log rows, evaluation of 2 images, checkpoint."""
+    if bench.device.type == "cpu":  # a process of its own
+        prepare_torch(1)
     dataset, size = bench.dataset, bench.dataset.splits["train"].samples
     folder.mkdir(parents=True)
     job = TrainJob(

@@ -1,5 +1,6 @@
 """What a run ran on: versions, code, hardware. For environment.json; the hash of a run does not cover it."""
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -17,6 +18,7 @@ from harness.run_folder import read_json, write_atomic, write_json
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "hydra-core", "webdataset", "safetensors")
 MAX_DIFF_CHARACTERS = 1_000_000
 CODE = ("harness", "analysis", "conf", "sweeps", "pyproject.toml")
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of glibc's malloc.h
 SNAPSHOT_STATE = "git_state.json"  # in a copy of the code: commit and difference of the clone it was made from
 
 
@@ -114,3 +116,18 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next step in place of giving it back and faulting it in again, page by page.
+
+    A training step of a small network on a CPU frees and asks for some megabytes: 1,600 to 2,300 page faults a step,
+    5 to 8 % of its time. Blocks above 32 MiB (glibc's own limit for this) go straight back as ever. Elsewhere than on
+    glibc nothing happens.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    for parameter, size in ((M_MMAP_THRESHOLD, 32 << 20), (M_TRIM_THRESHOLD, 256 << 20), (M_TOP_PAD, 64 << 20)):
+        mallopt(parameter, size)

@@ -28,7 +28,7 @@ from harness.cell import Cell, resolve
 from harness.config import TransferConfig
 from harness.data.loader import distinct_origins
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
-from harness.environment import describe, device_name
+from harness.environment import describe, device_name, keep_freed_memory
 from harness.errors import DatasetError, HarnessError
 from harness.models.build import build_model
 from harness.models.precision import attention_path
@@ -193,6 +193,7 @@ def run_cell(folder: Path, frozen: Frozen, fixed: dict[str, Any], ranks: Ranks, 
 
 def prepare_torch(threads: int) -> None:
     """What makes equal runs equal, bit for bit on a CPU."""
+    keep_freed_memory()
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a debugging aid that costs a tenth of a small step

@@ -2,10 +2,12 @@
 
 import contextlib
 import io
+import multiprocessing
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,14 @@ def study_file(tmp_path: Path) -> Path:
     path = tmp_path / "tinystudy.yaml"
     path.write_text(STUDY.format(data=", ".join(TINY_DATA[1:]), samples=1600))
     return path
+
+
+@pytest.fixture(scope="session")
+def processes() -> ForkServerContext:
+    """Children that start in milliseconds: forked from a server that has torch loaded."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.train.conftest", "harness.experiment"])
+    return context
 
 
 @dataclass

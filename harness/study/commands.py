@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,33 +37,12 @@ def plan_command(name: str, overrides: list[str], as_csv: bool, as_json: bool) -
         return 0
     console = wide_console()
     table = Table(title=f"{plan.study.title} on {plan.dataset.name}", caption_justify="left")
-    headers = (
-        "run",
-        "images",
-        "epochs",
-        "samples seen",
-        "parameters",
-        "forward MFLOPs",
-        "exaFLOPs",
-        "device",
-        "cost",
-        "memory",
-    )
-    for header in headers:
-        table.add_column(header, justify="left" if header == "run" else "right", no_wrap=header == "run")
+    several = len({row["recipe"] for row in rows}) > 1
+    columns = {header: value for header, value in PLAN_COLUMNS.items() if header != "recipe" or several}
+    for header in columns:
+        table.add_column(header, justify="left" if header in ("run", "recipe") else "right", no_wrap=header == "run")
     for row in rows:
-        table.add_row(
-            row["run_id"],
-            f"{row['subset_samples']:,}",
-            f"{row['epochs_of_subset']:.1f}",
-            f"{row['samples_seen']:,}",
-            f"{row['parameters']:,}",
-            f"{2 * row['forward_macs_per_image'] / 1e6:.2f}",
-            f"{row['exaflops']:.3g}",
-            duration(row["device_seconds"]),
-            f"{row['cost']:.2f} {row['currency']}" if row["cost"] else "",
-            memory(row),
-        )
+        table.add_row(*(value(row) for value in columns.values()))
     console.print(table)
     console.print(totals(rows, plan.cells[0].config.device), highlight=False)
     print_skipped(plan.skipped)
@@ -74,6 +54,21 @@ def memory(row: dict[str, Any]) -> str:
     need, has = row["peak_memory_bytes"], row["device_memory_bytes"]
     text = f"{need / 1e9:,.1f} GB"
     return text if not has or need <= has else f"{text} ({need / has:.0f} devices)"
+
+
+PLAN_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "run": lambda row: row["run_id"],
+    "recipe": lambda row: row["recipe"],  # shown where a study has several
+    "images": lambda row: f"{row['subset_samples']:,}",
+    "epochs": lambda row: f"{row['epochs_of_subset']:.1f}",
+    "samples seen": lambda row: f"{row['samples_seen']:,}",
+    "parameters": lambda row: f"{row['parameters']:,}",
+    "forward MFLOPs": lambda row: f"{2 * row['forward_macs_per_image'] / 1e6:.2f}",
+    "exaFLOPs": lambda row: f"{row['exaflops']:.3g}",
+    "device": lambda row: duration(row["device_seconds"]),
+    "cost": lambda row: f"{row['cost']:.2f} {row['currency']}" if row["cost"] else "",
+    "memory": memory,
+}
 
 
 def totals(rows: list[dict[str, Any]], device: DeviceConfig) -> str:

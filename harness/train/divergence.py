@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.train.loop import TrainJob
 
 SHOWN_KEYS = 8
+LOOKED_AT_TOGETHER = 512  # steps
 
 
 class DivergedError(HarnessError):
@@ -24,19 +25,34 @@ class DivergedError(HarnessError):
 
 
 class FiniteWatch:
-    """Remembers on the device the first step whose loss or gradient is not finite, with both numbers."""
+    """Remembers the first step whose loss or gradient is not finite, with both numbers; reads the device at `check`."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.first = torch.zeros(3, dtype=torch.float64, device=device)  # step, loss, gradient norm; step 0 = none
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, Step]] = []  # since the last check; looking at them one by one costs more
+        self.first = torch.zeros(3, dtype=torch.float64)  # step, loss, gradient norm; step 0 = none; on the device
 
     def note(self, step: int, taken: Step) -> None:
         """Look at one step; nothing is read back."""
-        seen = torch.stack([taken.loss, taken.gradient_norm]).double()
-        bad = ~torch.isfinite(seen.sum()) & (self.first[0] == 0)
-        self.first = torch.where(bad, torch.cat([seen.new_full((1,), step), seen]), self.first)
+        self.seen.append((step, taken))
+        if len(self.seen) >= LOOKED_AT_TOGETHER:
+            self.look()
+
+    def look(self) -> None:
+        """Keep the first bad one of the steps seen, on the device."""
+        if not self.seen:
+            return
+        numbers = torch.stack([number for _, taken in self.seen for number in taken]).double().view(-1, 2)
+        steps = torch.tensor([float(step) for step, _ in self.seen], dtype=torch.float64).to(numbers.device)
+        bad = ~torch.isfinite(numbers.sum(1))
+        rows = torch.cat([steps[:, None], numbers], dim=1)
+        found = torch.where(bad.any(), rows[bad.int().argmax()], torch.zeros_like(rows[0]))
+        self.first = self.first.to(numbers.device)
+        self.first = torch.where(self.first[0] > 0, self.first, found)
+        self.seen.clear()
 
     def check(self, explain: Callable[[int], str], any_rank: Callable[[bool], bool]) -> None:
         """Raise DivergedError, on every rank, if any step of any rank was bad; explain(step) adds to it."""
+        self.look()
         step, loss, norm = self.first.tolist()
         if not any_rank(step > 0):
             return

@@ -110,7 +110,7 @@ def train(job: TrainJob) -> Progress:
     model = lay_out(job.model.to(job.device).train(), job.loop)
     average = Average(model, recipe.polyak) if recipe.polyak else None
     trained = Trained(model, build_optimizer(model, recipe), average, torch.zeros((), device=job.device))
-    watch = FiniteWatch(job.device)
+    watch = FiniteWatch()
 
     # --- start rules: 1. this run's last checkpoint, 2. the one before where that is damaged, 3. scratch; and scratch
     #     too where the best network that the checkpoint speaks of is lost: it cannot be had again from later weights

@@ -135,8 +135,9 @@ def outputs(call: Callable[[torch.Tensor], torch.Tensor], dataset: Dataset, spli
             output = call(to_input(batch.images, device))
         if found is None:
             found = np.zeros((dataset.splits[split].samples, output.shape[1]), np.float32)
-        found[batch.ids[batch.mask].numpy()] = output[batch.mask.to(device)].float().cpu().numpy()
-        taken += int(batch.mask.sum())
+        real = int(batch.mask.sum())  # padding, if any, is at the end
+        found[batch.ids[:real].numpy()] = output[:real].float().cpu().numpy()
+        taken += real
     if found is None:
         raise DatasetError(f"{dataset.folder}: no image in {split}")
     total = int(ranks.sum(taken))

@@ -8,6 +8,7 @@ serves every lambda. Support sets are nested: within a seed, 1 shot is part of 5
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,14 @@ class Protocol:
     bias: float = 100.0
     l2s: tuple[float, ...] | None = None
     held_out: float = 0.2  # share of each class's support images, at least one of two
+
+
+class Ridge(NamedTuple):
+    """Ridge regression for L lambdas: weights (D, L K) = basis (D, r) @ coefficients (r, L K)."""
+
+    basis: Array
+    coefficients: Array
+    lambdas: int  # L
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,8 @@ def fewshot_grid(
         shots: images a class; a class with fewer contributes what it has.
     """
     classes = np.unique(train_labels)
+    if len(test_features) <= QUERY_ROWS:
+        test_features = test_features.astype(np.float64)  # once for all cells
     for count in shots:
         for seed in seeds:
             support = support_indices(train_labels, count, seed)
@@ -118,8 +129,8 @@ def fitted_scores(
 ) -> list[Array]:
     """Scores (m, K) of the query features (m, D) for each lambda, fitted to support features (n, D) and labels (n,)."""
     mean, deviation = statistics(support)
-    weights = ridge_weights(transform(support, mean, deviation, bias), targets_of(labels, classes), l2s)
-    return scores_of(query, mean, deviation, bias, weights)
+    ridge = fit_ridge(transform(support, mean, deviation, bias), targets_of(labels, classes), l2s)
+    return scores_of(query, mean, deviation, bias, ridge)
 
 
 def targets_of(labels: Array, classes: Array) -> Array:
@@ -127,12 +138,17 @@ def targets_of(labels: Array, classes: Array) -> Array:
     return 2.0 * (labels[:, None] == classes[None, :]) - 1.0
 
 
-def scores_of(query: Array, mean: Array, deviation: Array, bias: float, weights: list[Array]) -> list[Array]:
-    """Scores (m, K) of query features (m, D) by each lambda's weights (D + 1, K), one product a block of rows."""
-    together = np.concatenate(weights, axis=1)
+def scores_of(query: Array, mean: Array, deviation: Array, bias: float, ridge: Ridge) -> list[Array]:
+    """Scores (m, K) of query features (m, D) for each lambda, one chain of products a block of rows.
+
+    Standardising and the constant column are folded into the classifier: the query is read once and never copied whole.
+    """
+    basis = ridge.basis[:-1] / deviation[:, None]
+    constant = (bias * ridge.basis[-1] - mean @ basis) @ ridge.coefficients
     rows = range(0, max(1, len(query)), QUERY_ROWS)
-    parts = [transform(query[row : row + QUERY_ROWS], mean, deviation, bias) @ together for row in rows]
-    return np.split(np.concatenate(parts), len(weights), axis=1)
+    blocks = (query[row : row + QUERY_ROWS].astype(np.float64, copy=False) for row in rows)
+    parts = [np.linalg.multi_dot([block, basis, ridge.coefficients]) + constant for block in blocks]
+    return np.split(np.concatenate(parts) if len(parts) > 1 else parts[0], ridge.lambdas, axis=1)
 
 
 def statistics(support: Array) -> tuple[Array, Array]:
@@ -164,19 +180,28 @@ def ridge_weights(features: Array, targets: Array, l2s: list[float]) -> list[Arr
         targets: Y, (N, K) float64.
         l2s: positive lambdas; all share one eigendecomposition.
     """
+    ridge = fit_ridge(features, targets, l2s)
+    return np.split(ridge.basis @ ridge.coefficients, ridge.lambdas, axis=1)
+
+
+def fit_ridge(features: Array, targets: Array, l2s: list[float]) -> Ridge:
+    """`ridge_weights` as factors: in the normal form where N >= D, in the dual form elsewhere."""
     samples, width = features.shape
     if samples >= width:
-        return weights_of_gram(features.T @ features, features.T @ targets, l2s)
+        return ridge_of_gram(features.T @ features, features.T @ targets, l2s)
     values, vectors = np.linalg.eigh(features @ features.T)
-    rotated = vectors.T @ targets
-    return [features.T @ (vectors @ (rotated / (values + l2)[:, None])) for l2 in l2s]
+    return Ridge(features.T @ vectors, coefficients(values, vectors.T @ targets, l2s), len(l2s))
 
 
-def weights_of_gram(gram: Array, products: Array, l2s: list[float]) -> list[Array]:
-    """Weights (D, K) for each lambda from X'X (D, D) and X'Y (D, K)."""
+def ridge_of_gram(gram: Array, products: Array, l2s: list[float]) -> Ridge:
+    """Ridge regression for each lambda from X'X (D, D) and X'Y (D, K)."""
     values, vectors = np.linalg.eigh(gram)
-    rotated = vectors.T @ products
-    return [vectors @ (rotated / (values + l2)[:, None]) for l2 in l2s]
+    return Ridge(vectors, coefficients(values, vectors.T @ products, l2s), len(l2s))
+
+
+def coefficients(values: Array, rotated: Array, l2s: list[float]) -> Array:
+    """(r, L K): eigenvalues (r,) and rotated targets (r, K) for each lambda, side by side."""
+    return np.concatenate([rotated / (values + l2)[:, None] for l2 in l2s], axis=1)
 
 
 def check_classes(train_labels: Array, test_labels: Array) -> None:

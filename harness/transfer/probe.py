@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.transfer.fewshot import Array, Fit, Protocol, best_l2, scores_of, targets_of, transform, weights_of_gram
+from harness.transfer.fewshot import Array, Fit, Protocol, best_l2, ridge_of_gram, scores_of, targets_of, transform
 
 BLOCK_ROWS = 8192
 
@@ -43,7 +43,7 @@ def probe_scores(
         block = transform(features[rows], mean, deviation, bias)
         gram += block.T @ block
         products += block.T @ targets_of(labels[rows], classes)
-    return scores_of(query, mean, deviation, bias, weights_of_gram(gram, products, list(l2s)))
+    return scores_of(query, mean, deviation, bias, ridge_of_gram(gram, products, list(l2s)))
 
 
 def streamed_statistics(features: Array) -> tuple[Array, Array]:

@@ -1,11 +1,9 @@
-"""Jobs of a second on the tiny set, and processes that run them: forked from a server that has torch loaded."""
+"""Jobs of a second on the tiny set."""
 
 import dataclasses
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +91,3 @@ def stop_after(job: TrainJob, steps: int, signal_number: int = signal.SIGTERM) -
 def job(tiny: Dataset, tmp_path: Path) -> Callable[..., TrainJob]:
     """`tiny_job` on the session's data, in the test's own folder unless another is named."""
     return lambda name="run", **changes: tiny_job(tiny, tmp_path / name, **changes)
-
-
-@pytest.fixture(scope="session")
-def processes() -> ForkServerContext:
-    """Children that start in milliseconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.train.conftest", "harness.experiment"])
-    return context

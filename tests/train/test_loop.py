@@ -27,11 +27,12 @@ from harness.errors import ConfigError
 from harness.run_folder import read_metrics, read_result, read_status
 from harness.train import checkpoint
 from harness.train.distributed import ALONE
-from harness.train.divergence import DivergedError
+from harness.train.divergence import DivergedError, FiniteWatch
 from harness.train.early_stop import is_better, out_of_patience
 from harness.train.loop import StoppedError, TrainJob, best_path, evaluate_split, train
 from harness.train.prepare import OutOfMemoryError, lay_out, micro_batch_size, trial
 from harness.train.progress_line import ProgressLine, line
+from harness.train.step import Step
 from tests.conftest import ROOT, TINY_DATA, harness
 from tests.train.conftest import RECIPE, stop_after, tiny_job
 
@@ -122,6 +123,17 @@ def test_divergence_names_the_step_its_rate_and_its_samples(job: Job, tiny: Data
     assert report["sample_keys"] == keys
     assert keys[0] in str(failure.value)
     assert all(row["samples_seen"] < bad_step * 30 for row in read_metrics(taken.folder))
+
+
+@pytest.mark.parametrize("bad", [(600, 700), (513,), (512, 513), (1300,)])
+def test_the_first_bad_step_is_the_one_that_is_told(bad: tuple[int, ...]) -> None:
+    """Whatever the number of steps between two looks at the device."""
+    watch = FiniteWatch()
+    for step in range(1, 1301):
+        loss = float("nan") if step in bad else 1.0
+        watch.note(step, Step(torch.tensor(loss), torch.tensor(2.0)))
+    with pytest.raises(DivergedError, match=f"norm 2 at step {bad[0]} "):
+        watch.check(lambda step: f"step {step}", lambda flag: flag)
 
 
 def test_a_gradient_alone_that_is_not_finite_is_divergence_too(job: Job) -> None:

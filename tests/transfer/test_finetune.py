@@ -17,7 +17,9 @@ from harness.data.pixels import Pixels
 from harness.errors import HarnessError
 from harness.models.adapt import downstream
 from harness.models.build import build_model
+from harness.train.evaluate import to_input
 from harness.train.loop import StoppedError
+from harness.transfer.features import labels_of
 from harness.transfer.finetune import Tuning, best_rate, finetune_recipe, finetune_rows
 from tests.transfer.test_evaluate import subject
 
@@ -83,6 +85,44 @@ def test_an_interrupted_fine_tuning_ends_as_an_undisturbed_one(
     assert (job.folder / "checkpoints" / "last.safetensors").exists()
     found, _ = finetune_rows(cfg, digits, subject(), tmp_path / "work", None)
     assert found == expected
+
+
+def test_with_polyak_averaging_the_mean_of_the_weights_is_tested(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Factor min(polyak, (1 + n) / (10 + n)) after step n, from the weights that training began with."""
+    from harness.train import loop
+
+    along: list[dict[str, torch.Tensor]] = []
+    real = loop.take_step
+
+    def take_step(job: loop.TrainJob, wrapped: object, trained: loop.Trained, *rest: object) -> object:
+        if not along:
+            along.append({name: tensor.clone() for name, tensor in trained.model.state_dict().items()})
+        taken = real(job, wrapped, trained, *rest)  # type: ignore[arg-type]
+        along.append({name: tensor.clone() for name, tensor in trained.model.state_dict().items()})
+        return taken
+
+    monkeypatch.setattr(loop, "take_step", take_step)
+    cfg = transfer_config(steps=5, polyak=0.4)
+    tuning = Tuning(cfg, digits, subject(), subject().trained(), tmp_path)
+    [(metric, value)] = tuning.test_values(0.1, 0, None)
+    mean = along[0]
+    for step, weights in enumerate(along[1:], start=1):
+        factor = min(0.4, (1 + step) / (10 + step))
+        mean = {name: factor * mean[name] + (1 - factor) * weights[name] for name in mean}
+    scores = {}
+    for name, tensors in (("mean", mean), ("last", along[-1])):
+        network = tuning.job(tmp_path / name, full_window(digits), 0.1, 0, np.arange(1)).model.eval()
+        network.load_state_dict(tensors)
+        pixels = Pixels(digits, "test", 16, 1)
+        images = np.stack([pixels[position] for position in range(len(pixels))])
+        with torch.no_grad():
+            choice = network(to_input(torch.from_numpy(images), torch.device("cpu"))).argmax(1).numpy()
+        scores[name] = float((choice == labels_of(digits, "test")).mean())
+    assert len(along) == 6
+    assert (metric, value) == ("top1", pytest.approx(scores["mean"], abs=1e-9))
+    assert scores["mean"] != scores["last"]
 
 
 def full_window(dataset: Dataset):  # type: ignore[no-untyped-def]
