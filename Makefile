@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow check format demo docs example bench-data bench-engine bench-train bench-transfer clean
+.PHONY: help setup test test-slow check format demo docs example bench-data bench-engine bench-train bench-transfer bench-step clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,6 +64,9 @@ bench-train: setup  ## the training loop beside PyTorch, timm, Lightning, accele
 
 bench-transfer: setup  ## the few-shot grid beside scikit-learn, features beside a bare loop: benchmarks/results/transfer.md
 	$(BIN)/python benchmarks/transfer.py
+
+bench-step: setup  ## the training step of the crossover study's networks on one core: benchmarks/results/step.md
+	$(BIN)/python benchmarks/step.py
 
 clean:  ## remove caches; data, runs and .venv stay
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from harness.data.pixels import Pixels
 from harness.paths import cache_root
 
 CACHE_LIMIT_BYTES = 4 * 2**30
+SAY_SECONDS = 10.0
 CACHE_VERSION = 2  # of the rules in harness.data.images
 
 
@@ -70,7 +72,11 @@ def build_cache(pixels: Pixels, size: tuple[int, int], path: Path) -> None:
         with open(temporary, "r+b") as file:
             # A sparse file on a full disk would kill the process with SIGBUS while it is being filled
             os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
+            said = time.monotonic()
             for position in range(len(pixels)):
+                if time.monotonic() - said > SAY_SECONDS:
+                    said = time.monotonic()
+                    print(f"decoding, once: {position:,} of {len(pixels):,} images into {path}", flush=True)
                 image = pixels[position] if pixels.augmentation is None else pixels.stored(position)
                 if image.shape[1:] != size:
                     temporary.unlink()

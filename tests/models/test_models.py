@@ -14,6 +14,7 @@ from harness.models.compute import count
 from harness.models.precision import attention_path, cpu_has_native_bf16, resolve
 
 POCKET = ("vit_pocket", "resnet_pocket", "hybrid_pocket")
+ICON = ("vit_icon", "resnet_icon")
 GLYPH = ("vit_glyph", "resnet_glyph", "hybrid_glyph", "vit_p4_glyph")
 
 
@@ -33,9 +34,12 @@ def test_rungs_of_the_pocket_ladder_cost_within_10_percent_of_the_vit(width: str
     assert all(0.9 <= value / flops[0] <= 1.1 for value in flops), flops
 
 
-def test_models_of_the_crossover_study_are_compute_matched_within_3_percent() -> None:
-    """In training and in the forward pass, with the 182 classes that the study has."""
-    costs = [count(model_config(name), 182, 1) for name in GLYPH]
+@pytest.mark.parametrize("names, num_classes, channels", [(GLYPH, 182, 1), (ICON, 1000, 3)])
+def test_models_of_the_published_studies_are_compute_matched_within_3_percent(
+    names: tuple[str, ...], num_classes: int, channels: int
+) -> None:
+    """In training and in the forward pass, with the classes and channels that the study has."""
+    costs = [count(model_config(name), num_classes, channels) for name in names]
     for column in ("training_flops_per_image", "forward_macs_per_image"):
         values = [getattr(cost, column) for cost in costs]
         assert max(values) / min(values) <= 1.03, values
