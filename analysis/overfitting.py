@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.crossover import POINTS, Comparison, Rules, compare, sign_change
-from analysis.results import Tables, scores
+from analysis.results import Tables, pairs_of, scores
 
 MIN_TIMES_LARGER = 1.2  # models within 20 % of each other are of one size
 
@@ -51,7 +51,7 @@ def bigger_against_smaller(tables: Tables, metric: str, rules: Rules) -> list[Co
     """
     table = scores(tables, metric)
     sizes = tables.finished.groupby("model")["parameters"].mean().dropna().astype(float)
-    named = [tuple(pair) for pair in tables.study.get("pairs", [])]
+    named = pairs_of(tables)
     families = tables.finished.groupby("model")["family"].first()
     found = [(one, two) for one, two in named if families.get(one) == families.get(two) is not None]
     for one, two in combinations(sizes.index, 2):

@@ -11,6 +11,7 @@ from harness.results_schema import CURVES, RUNS, TRANSFER, Column
 
 # What every conclusion needs of `runs`; other documented columns may be absent from a table of someone else's.
 NEEDED = ("run_id", "state", "model", "family", "subset_samples", "seed")
+SERIES = " · "  # between a model and its recipe
 FRACTIONS = ("best_val_top1", "test_top1", "train_top1_at_best", "train_top1_final", "val_top1_final")
 
 
@@ -53,8 +54,12 @@ def load(folder: Path) -> Tables:
             check(folder / name, frame, tuple(columns))
     study_path = folder / "study.json"
     study = json.loads(study_path.read_text()) if study_path.exists() else {}
+    runs = with_defaults(runs)
+    if transfer is not None:
+        names = runs.drop_duplicates("run_id").set_index("run_id")["model"]
+        transfer["model"] = transfer["run_id"].map(names).fillna(transfer["model"])
     return Tables(
-        runs=with_defaults(runs),
+        runs=runs,
         transfer=pd.DataFrame(columns=pd.Index(list(TRANSFER))) if transfer is None else transfer,
         curves=pd.DataFrame(columns=pd.Index(list(CURVES))) if curves is None else curves,
         study=study,
@@ -113,10 +118,27 @@ def check(path: Path, frame: pd.DataFrame, needed: tuple[str, ...]) -> None:
 
 
 def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
-    """Every documented column, empty where the table has none; draw 0 where none is given."""
+    """Every documented column, empty where the table has none; draw 0 where none is given.
+
+    A model trained by several recipes is as many models, `NAME · RECIPE`: their runs are no repetitions of one another.
+    """
     frame = runs.reindex(columns=[*RUNS, *[name for name in runs.columns if name not in RUNS]])
     frame["draw"] = frame["draw"].fillna(0)
+    several = frame.groupby("model")["recipe"].transform("nunique") > 1
+    named = frame["model"].astype("string") + SERIES + frame["recipe"].astype("string").fillna("?")
+    frame["model"] = frame["model"].where(~several, named)
     return frame
+
+
+def pairs_of(tables: Tables) -> list[tuple[str, str]]:
+    """The study's pairs; of a model with several recipes, each of them with each of the other side's."""
+    models = sorted(map(str, tables.runs["model"].unique()))
+
+    def series(name: str) -> list[str]:
+        return [model for model in models if model.startswith(name + SERIES)] or [name]
+
+    pairs = tables.study.get("pairs", [])
+    return [(one, two) for first, second in pairs for one in series(first) for two in series(second)]
 
 
 def scores(tables: Tables, metric: str) -> pd.DataFrame:

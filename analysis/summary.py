@@ -14,7 +14,7 @@ from analysis import overfitting
 from analysis.compute_ratio import ComputeRatio, compare_compute, matched_pairs
 from analysis.crossover import Comparison, compare, sign_change
 from analysis.fits import Fit, fit_each
-from analysis.results import TableError, Tables, scores
+from analysis.results import TableError, Tables, pairs_of, scores
 from analysis.verdict import judge, rules_of
 
 X_AXES = ("images", "exaflops", "device_days")
@@ -32,11 +32,12 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
     metric = metric or str(tables.study.get("metric", "best_val_top1"))
     rules = rules_of(tables.study)
     table = scores(tables, metric)
-    missing = {model for pair in tables.study.get("pairs", []) for model in pair} - set(table["model"])
+    pairs = pairs_of(tables)
+    missing = {model for pair in pairs for model in pair} - set(table["model"])
     if missing:
         known = ", ".join(sorted(map(str, table["model"].unique())))
         raise TableError(f"pairs: no finished run of {sorted(missing)[0]}; models: {known}")
-    comparisons = [compare(table, one, two, rules) for one, two in tables.study.get("pairs", [])]
+    comparisons = [compare(table, one, two, rules) for one, two in pairs]
     ladders = {unit: ladder(tables, metric, unit) for unit in COMPUTE_UNITS}
     result = {
         "title": tables.study.get("title") or tables.study.get("name"),

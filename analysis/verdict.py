@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from analysis.crossover import Comparison, Interval, Rules, compare
-from analysis.results import Tables, scores
+from analysis.results import Tables, pairs_of, scores
 
 OUTCOMES = ("reproduced", "trend only", "not reproduced", "inconclusive")
 
@@ -39,7 +39,7 @@ def judge_all(tables: Tables) -> list[Verdict]:
     metric = str(study.get("metric", "best_val_top1"))
     rules = rules_of(study)
     table = scores(tables, metric)
-    return [judge(compare(table, first, second, rules), rules, metric) for first, second in study.get("pairs", [])]
+    return [judge(compare(table, first, second, rules), rules, metric) for first, second in pairs_of(tables)]
 
 
 def judge(comparison: Comparison, rules: Rules, metric: str) -> Verdict:

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from analysis.commands import report_command
+from analysis.crossover import Rules, compare
 from analysis.report import build
-from analysis.results import TableError, load, scores
+from analysis.results import TableError, load, pairs_of, scores
 from tests.analysis.studies import linear_gap, runs_table, write_study
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use", "rect"}
@@ -150,6 +151,20 @@ def test_a_transfer_metric_is_the_mean_over_support_seeds(tmp_path: Path, runs: 
         scores(tables, "transfer:pets:5")
     with pytest.raises(TableError, match="nonsense"):
         scores(tables, "nonsense")
+
+
+def test_a_model_with_two_recipes_is_two_models_and_pairs_mean_both(tmp_path: Path, runs: pd.DataFrame) -> None:
+    """Their mean would be the score of no run; a page is made of them all the same."""
+    other = runs[runs["model"] == "vit"].assign(recipe="long", run_id=lambda frame: frame["run_id"] + "-long")
+    other["best_val_top1"] += 0.1
+    both = pd.concat([runs.assign(recipe="short"), other], ignore_index=True)
+    tables = load(write_study(tmp_path / "t", both))
+    assert sorted(tables.finished["model"].unique()) == ["resnet", "vit · long", "vit · short"]
+    assert pairs_of(tables) == [("vit · long", "resnet"), ("vit · short", "resnet")]
+    long, short = (compare(scores(tables, "best_val_top1"), *pair, Rules()) for pair in pairs_of(tables))
+    for one, two in zip(long.gaps, short.gaps, strict=True):
+        assert one.gap.value == pytest.approx(two.gap.value + 10)
+    assert "vit · long" in page_of(tmp_path / "t", tmp_path / "out")
 
 
 def test_a_table_with_the_needed_columns_alone_is_enough(tmp_path: Path, runs: pd.DataFrame) -> None:
