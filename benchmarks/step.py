@@ -8,7 +8,6 @@ Each row is the median of rounds in turn, in processes of their own.
 """
 
 import argparse
-import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from table import machine, write_section
+from table import forked, machine, write_section
 from torch.profiler import ProfilerActivity, profile
 
 from harness.compose import compose
@@ -47,7 +46,7 @@ def main() -> None:
     words.add_argument("--out", type=Path, default=RESULTS)
     options = words.parse_args()
     configs = {name: compose([f"model={name}", "recipe=glyph_2e3"]) for name in MODELS}
-    peaks = {precision: apart(lambda: matrix_peak(precision)) for precision in ("fp32", "bf16")}  # noqa: B023
+    peaks = {precision: forked(lambda: matrix_peak(precision)) for precision in ("fp32", "bf16")}  # noqa: B023
     write_section(options.out, "Speed", speeds(configs, peaks, options.rounds, options.steps), TITLE)
     write_section(options.out, "Where the time goes", parts(configs, options.steps), TITLE)
 
@@ -66,7 +65,7 @@ def speeds(configs: dict[str, TrainConfig], peaks: dict[str, float], rounds: int
         rates: dict[Any, list[float]] = {setting: [] for setting in settings}
         for _ in range(rounds):
             for setting in settings:
-                rates[setting].append(apart(lambda: rate(config, *setting, steps)))  # noqa: B023
+                rates[setting].append(forked(lambda: rate(config, *setting, steps)))  # noqa: B023
         fp32, bf16, plain = (median(rates[setting]) for setting in settings)
         cost = count(config.model, CLASSES, 1)
         reached = bf16 * cost.training_flops_per_image
@@ -80,17 +79,6 @@ def speeds(configs: dict[str, TrainConfig], peaks: dict[str, float], rounds: int
     )
     note += f"fp32, {peaks['bf16'] / 1e9:.0f} in bf16."
     return "\n".join([*lines, "", note, "", machine("torch", "timm")])
-
-
-def apart(call: Callable[[], Any]) -> Any:
-    """What `call` returns, from a forked process."""
-    context = multiprocessing.get_context("fork")
-    receives, sends = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: sends.send(call()))
-    process.start()
-    result = receives.recv()
-    process.join()
-    return result
 
 
 def stepper(config: TrainConfig, precision: str) -> Callable[[], Any]:
@@ -133,7 +121,7 @@ def parts(configs: dict[str, TrainConfig], steps: int) -> str:
     """Shares of a bf16 step by kind of operator."""
     lines = ["| | " + " | ".join([*PARTS, "the rest"]) + " |", "|---|" + "--:|" * (len(PARTS) + 1)]
     for name, config in configs.items():
-        shares = apart(lambda: profiled(config, steps))  # noqa: B023
+        shares = forked(lambda: profiled(config, steps))  # noqa: B023
         lines.append(f"| {name} | " + " | ".join(f"{share:.0%}" for share in shares) + " |")
         print(lines[-1], flush=True)
     return "\n".join(

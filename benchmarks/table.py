@@ -1,5 +1,6 @@
 """Rounds of timing, interleaved, and the Markdown that the results are kept in."""
 
+import multiprocessing
 import os
 import platform
 import time
@@ -8,6 +9,7 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +41,18 @@ def race(contestants: dict[str, Callable[[], int]], rounds: int) -> dict[str, Sp
             if number:
                 speeds[name].add(images, *spent)
     return speeds
+
+
+def forked(call: Callable[[], Any]) -> Any:
+    """What `call` returns, from a process of its own: memory and settings of one contestant are not another's."""
+    context = multiprocessing.get_context("fork")
+    receives, sends = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sends.send(call()))
+    process.start()
+    sends.close()
+    result = receives.recv()
+    process.join()
+    return result
 
 
 def markdown(speeds: dict[str, Speed], against: dict[str, str], unit: str = "images") -> str:

@@ -14,7 +14,6 @@ metrics.jsonl every ten steps, as in the pocket study.
 import argparse
 import itertools
 import logging
-import multiprocessing
 import os
 import tempfile
 import warnings
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from photographs import write_jpegs
-from table import Speed, machine, write_section
+from table import Speed, forked, machine, write_section
 from train_contestants import CONTESTANTS, NAMES, Bench, Spent, bare_step, compiled, harness_loop, network, timed
 
 from harness.compose import compose
@@ -124,16 +123,7 @@ def race(bench: Bench, names: list[str], rounds: int, folder: Path) -> dict[str,
 
 def apart(bench: Bench, call: Callable[[], Any]) -> Any:
     """What `call` returns, from a forked process; on a GPU, which no fork may share, from this one."""
-    if bench.device.type == "cuda":
-        return call()
-    context = multiprocessing.get_context("fork")
-    receives, sends = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: sends.send(call()))
-    process.start()
-    sends.close()
-    result = receives.recv()
-    process.join()
-    return result
+    return call() if bench.device.type == "cuda" else forked(call)
 
 
 def in_turn(bench: Bench, folder: Path) -> tuple[list[Spent], list[Spent], float]:

@@ -166,12 +166,6 @@ def transform(features: Array, mean: Array, deviation: Array, bias: float) -> Ar
     return standard
 
 
-def standardise(support: Array, query: Array, bias: float) -> tuple[Array, Array]:
-    """(n, D), (m, D) to float64 (n, D + 1), (m, D + 1): support statistics for both, constant column appended."""
-    mean, deviation = statistics(support)
-    return transform(support, mean, deviation, bias), transform(query, mean, deviation, bias)
-
-
 def ridge_weights(features: Array, targets: Array, l2s: list[float]) -> list[Array]:
     """Weights (D, K) of ridge regression for each lambda: argmin |XW - Y|^2 + lambda |W|^2.
 

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
 from harness.errors import DatasetError
-from harness.transfer.fewshot import fewshot_top1, ridge_weights, standardise, support_indices
+from harness.transfer.fewshot import (
+    fewshot_top1,
+    fitted_scores,
+    ridge_weights,
+    statistics,
+    support_indices,
+    targets_of,
+    transform,
+)
 
 
 def reference_weights(features: np.ndarray, targets: np.ndarray, l2: float) -> np.ndarray:
@@ -45,10 +53,24 @@ def test_one_decomposition_serves_every_lambda() -> None:
 def test_standardise_uses_support_statistics_and_appends_the_constant() -> None:
     support = np.array([[1.0, 10.0], [3.0, 10.0]])
     query = np.array([[2.0, 11.0]])
-    left, right = standardise(support, query, bias=100.0)
+    left, right = (transform(features, *statistics(support), 100.0) for features in (support, query))
     unit = 1 / (1 + 1e-5)
     np.testing.assert_allclose(left, [[-unit, 0, 100], [unit, 0, 100]])
     np.testing.assert_allclose(right, [[0, 1 / 1e-5, 100]])
+
+
+@pytest.mark.parametrize("samples, width", [(60, 20), (20, 60)])
+def test_scores_are_those_of_standardised_features_for_every_lambda(samples: int, width: int) -> None:
+    """Standardising is folded into the classifier: far means, small deviations and a dead feature change nothing."""
+    rng = np.random.default_rng(width)
+    support = (1e3 + 0.1 * rng.normal(size=(samples, width))).astype(np.float32)
+    support[:, 3] = 7.0
+    query = (1e3 + 0.1 * rng.normal(size=(30, width))).astype(np.float32)
+    labels, classes, l2s = rng.integers(0, 4, samples), np.arange(4), [0.1, 10.0, 1024.0]
+    x, q = (transform(features, *statistics(support), 100.0) for features in (support, query))
+    found = fitted_scores(support, labels, classes, query, l2s, 100.0)
+    for scores, weights in zip(found, ridge_weights(x, targets_of(labels, classes), l2s), strict=True):
+        np.testing.assert_allclose(scores, q @ weights, atol=1e-7)
 
 
 @given(st.integers(0, 50), st.integers(1, 6), st.integers(1, 6))

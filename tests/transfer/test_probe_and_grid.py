@@ -5,7 +5,15 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from harness.transfer import fewshot, probe
-from harness.transfer.fewshot import Protocol, chosen_l2, fewshot_grid, held_out_rows, ridge_weights, standardise
+from harness.transfer.fewshot import (
+    Protocol,
+    chosen_l2,
+    fewshot_grid,
+    held_out_rows,
+    ridge_weights,
+    statistics,
+    transform,
+)
 from harness.transfer.probe import linear_probe
 
 L2S = tuple(2.0**power for power in range(-6, 21, 3))
@@ -33,7 +41,8 @@ def test_every_cell_of_the_grid_equals_the_reference(width: int) -> None:
     for fit in fits:
         support, held = train[fit.support].astype(float), labels[fit.support]
         weights, predicted = reference(support, held, test.astype(float), 1024.0)
-        ours = ridge_weights(standardise(support, test, 100.0)[0], 2.0 * (held[:, None] == fit.classes) - 1.0, [1024.0])
+        x = transform(support, *statistics(support), 100.0)
+        ours = ridge_weights(x, 2.0 * (held[:, None] == fit.classes) - 1.0, [1024.0])
         np.testing.assert_allclose(ours[0], weights, atol=1e-6, rtol=0)
         np.testing.assert_array_equal(fit.classes[fit.scores.argmax(1)], predicted)
 
@@ -73,7 +82,7 @@ def test_the_probe_in_blocks_equals_the_reference_and_scikit_learn(monkeypatch: 
     fit = linear_probe(train, labels, test, Protocol(l2=8.0))
     _, predicted = reference(train.astype(float), labels, test.astype(float), 8.0)
     np.testing.assert_array_equal(fit.classes[fit.scores.argmax(1)], predicted)
-    x, q = standardise(train, test, 100.0)
+    x, q = (transform(features, *statistics(train), 100.0) for features in (train, test))
     ridge = Ridge(alpha=8.0, fit_intercept=False, solver="cholesky").fit(x, 2.0 * (labels[:, None] == np.arange(6)) - 1)
     np.testing.assert_allclose(fit.scores, q @ ridge.coef_.T, atol=1e-6)
 
