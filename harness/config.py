@@ -5,7 +5,9 @@ Counts of images are strings so that they read like the paper's: '9M', '300k', '
 (harness.data.subset.parse_size).
 """
 
+import hashlib
 from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -203,7 +205,10 @@ UNREAD_FIELDS = {  # what a protocol does not read is no part of its hash
 def transfer_identity(config: TransferConfig) -> dict[str, Any]:
     """The fields of a target and protocol that change its result."""
     unread = UNREAD_FIELDS.get(config.protocol, set()) | {"real_labels"}
-    return {name: value for name, value in stated(config).items() if name not in unread}
+    identity = {name: value for name, value in stated(config).items() if name not in unread}
+    if config.real_labels and Path(config.real_labels).is_file():  # its content, wherever it lies
+        identity["real_labels_sha256"] = hashlib.sha256(Path(config.real_labels).read_bytes()).hexdigest()
+    return identity
 
 
 def transfer_name(config: TransferConfig) -> str:

@@ -34,7 +34,7 @@ from harness.models.build import build_model
 from harness.models.precision import attention_path
 from harness.paths import data_root
 from harness.results_schema import EXAFLOPS_PER_TPU_V3_CORE_DAY, SCHEMA_VERSION
-from harness.run_folder import missing_columns, read_result, read_status, write_json, write_status
+from harness.run_folder import missing_columns, read_json, read_result, read_status, write_json, write_status
 from harness.run_lock import lock
 from harness.submission import (
     EXIT_BUSY,
@@ -360,9 +360,12 @@ def subject_of(folder: Path, cell: Cell, dataset: Dataset, device: torch.device,
 def run_transfer(
     folder: Path, config: TransferConfig, transfer_id: str, subject: Subject, pretraining: Dataset | None
 ) -> None:
-    """Evaluate a target by a protocol, unless its file is already there."""
+    """Evaluate a target by a protocol, unless its file is already there and whole."""
     path = transfer_file(folder, transfer_id)
-    if not subject.ranks.any(subject.ranks.first and not path.exists()):
+    missing = subject.ranks.first and read_json(path) is None
+    if missing and path.exists():
+        print(f"warning: {path}: damaged; evaluated again", flush=True)
+    if not subject.ranks.any(missing):
         return
     content = evaluate_target(config, subject, pretraining, path.with_suffix(".work"))
     if subject.ranks.first:

@@ -7,6 +7,8 @@
 One file a target and protocol in the run's folder; what is there already is shown, not computed again.
 """
 
+import hashlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -15,13 +17,14 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 from harness.cell import resolve, transfer_id
 from harness.compose import compose
 from harness.config import TrainConfig, TransferConfig
 from harness.data.manifest import dataset_folder, open_dataset
 from harness.data.on_demand import open_or_pack
-from harness.errors import ConfigError, HarnessError
+from harness.errors import ConfigError, DatasetError, HarnessError
 from harness.experiment import device_of, prepare_torch, run_transfer, subject_of
 from harness.models.build import build_model
 from harness.models.checkpoints import Imported, import_checkpoint
@@ -33,6 +36,7 @@ from harness.run_folder import read_json, read_result, write_json
 from harness.run_lock import lock
 from harness.study import plan as planning
 from harness.submission import EXIT_REQUEUE, load_frozen, transfer_file
+from harness.train import checkpoint
 from harness.train.distributed import ALONE, Ranks, joined
 from harness.train.loop import StoppedError, best_path
 from harness.transfer.evaluate import check_transfer
@@ -46,16 +50,30 @@ def transfer_command(what: str | None, overrides: list[str]) -> int:
     configs = [target_config(name, options) for name in targets]
     for config in configs:
         check_transfer(config)
-        open_or_pack(config.data)
-    checkpoint = [word.partition("=")[2] for word in others if word.startswith("checkpoint=")]
-    if checkpoint:
+    check_packed(configs)
+    files = [word.partition("=")[2] for word in others if word.startswith("checkpoint=")]
+    if files:
         if what is not None:
             raise ConfigError(f"harness transfer {what} checkpoint=…: either runs, or one checkpoint with its model=")
         words = [word for word in others if not word.startswith("checkpoint=")]
-        return transfer_imported(Path(checkpoint[-1]), words, configs)
+        if not any(word.startswith("model=") for word in words):
+            raise ConfigError("harness transfer checkpoint=…: of which network? model=NAME")
+        return transfer_imported(Path(files[-1]), words, configs)
     if what is None:
         raise ConfigError("harness transfer: name a study or a run folder, or give model=… checkpoint=FILE")
     return transfer_runs(run_folders(what, others), configs)
+
+
+def check_packed(configs: list[TransferConfig]) -> None:
+    """Raise DatasetError naming every target that is not packed, before any is evaluated."""
+    problems = []
+    for config in configs:
+        try:
+            open_or_pack(config.data)
+        except DatasetError as error:
+            problems.append(str(error))
+    if problems:
+        raise DatasetError("\n".join(problems))
 
 
 def split_overrides(overrides: list[str]) -> tuple[list[str], list[str], list[str]]:
@@ -63,7 +81,7 @@ def split_overrides(overrides: list[str]) -> tuple[list[str], list[str], list[st
     targets: list[str] = []
     for word in overrides:
         if word.startswith("transfer="):
-            for name in word.partition("=")[2].strip("[]").split(","):
+            for name in filter(None, word.partition("=")[2].strip("[]").split(",")):
                 targets += listed(name[1:]) if name.startswith("@") else [name]
     options = [word for word in overrides if word.startswith("transfer.")]
     others = [word for word in overrides if not word.startswith(("transfer=", "transfer."))]
@@ -144,7 +162,7 @@ def transfer_run(folder: Path, configs: list[TransferConfig], ranks: Ranks) -> s
     frozen = load_frozen(folder)
     if read_result(folder, frozen.config_hash) is None:
         return "not finished; `harness run` goes on with it"
-    if all(transfer_file(folder, transfer_id(config)).exists() for config in configs):
+    if all(read_json(transfer_file(folder, transfer_id(config))) is not None for config in configs):
         return None
     if not best_path(folder).exists():
         return f"{best_path(folder)} is not here: transfer needs the checkpoint"
@@ -181,16 +199,24 @@ def locked(folder: Path, config: TrainConfig, ranks: Ranks, evaluate: Callable[[
 
 
 def transfer_imported(path: Path, words: list[str], configs: list[TransferConfig]) -> int:
-    """Targets for a network from a file, in a folder named by the file's digest; pre-training images are not known."""
+    """Targets for a network from a file; pre-training images are not known.
+
+    The folder is named by a digest of everything that changes a result: the file, the network, the seed of its
+    untrained twin, precision and attention path.
+    """
     config = compose(words)
     found = import_checkpoint(path, config.model)
-    folder = runs_root() / "imported" / f"{found.config.name}-{found.sha256[:8]}"
-    about = {"file": path.name, "sha256": found.sha256, "model": asdict(found.config)}
-    write_json(folder / "checkpoint.json", about)
+    check_ours(path)
     cost = count(found.config, max(1, found.num_classes), found.channels, config.convention)
     precision, attention = resolve_precision(
         config.device, cost, precision=config.precision, attention=config.attention
     )
+
+    about = {"file_sha256": found.sha256, "model": asdict(found.config), "untrained_seed": config.seed}
+    about |= {"precision": precision, "attention": attention}
+    name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
+    folder = runs_root() / "imported" / f"{found.config.name}-{name}"
+    write_json(folder / "checkpoint.json", {"file": path.name, **about})
 
     def evaluate() -> None:
         with attention_path(attention):
@@ -203,6 +229,16 @@ def transfer_imported(path: Path, words: list[str], configs: list[TransferConfig
         raise HarnessError(f"{folder}: {problem}")
     show(folder, configs)
     return 0
+
+
+def check_ours(path: Path) -> None:
+    """Raise HarnessError for a checkpoint of harness whose content is not what its own digest says."""
+    if path.suffix != ".safetensors":
+        return
+    with safe_open(path, framework="pt") as file:
+        has_digest = "head" in (file.metadata() or {})
+    if has_digest:
+        checkpoint.load(path)
 
 
 def imported_subject(found: Imported, config: TrainConfig, precision: str, attention: str) -> Subject:

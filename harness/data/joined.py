@@ -12,7 +12,7 @@ from harness.data.manifest import Dataset, Split, index_path
 from harness.data.shard import write_rows
 from harness.data.subset import Window, parse_size, window
 from harness.data.urls import scheme_of
-from harness.errors import DatasetError
+from harness.errors import ConfigError, DatasetError
 from harness.paths import cache_root
 
 
@@ -49,6 +49,8 @@ def dev_window(dataset: Dataset, share: str) -> tuple[Window, np.ndarray]:
     random order.
     """
     train = dataset.splits["train"].samples
-    dev = dataset.splits["val"].samples if "val" in dataset.splits else min(parse_size(share, train), train - 1)
+    dev = dataset.splits["val"].samples if "val" in dataset.splits else parse_size(share, train)
+    if "val" not in dataset.splits and dev > train // 2:
+        raise ConfigError(f"transfer.finetune.dev_split={share}: more than half of {train:,} training images")
     total = full_training_split(dataset).splits["train"].samples
     return window(total, total - dev, 0), np.arange(total - dev, total)

@@ -71,7 +71,10 @@ class Reader:
         if name not in self.arrays:
             self.missing.append(name)
             return torch.empty(0)
-        return torch.from_numpy(np.array(change(self.arrays[name]), dtype=np.float32))
+        try:
+            return torch.from_numpy(np.array(change(self.arrays[name]), dtype=np.float32))
+        except (ValueError, IndexError, TypeError) as error:
+            raise HarnessError(f"array {name} of shape {self.arrays[name].shape} does not fit ({error})") from error
 
     def left_over(self) -> list[str]:
         """Names that nobody asked for."""

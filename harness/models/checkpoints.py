@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.config import ModelConfig
 from harness.errors import HarnessError
@@ -53,11 +53,24 @@ def import_checkpoint(path: Path, config: ModelConfig) -> Imported:
         hidden = any(name.startswith("head.pre_logits.") for name in tensors)
         config = replace(config, head="hidden_tanh" if hidden else "linear")
     classes, channels = classes_of(config, tensors), channels_of(tensors, str(path))
+    if channels not in (1, 3):
+        raise HarnessError(f"{path}: its first convolution takes {channels} channels; images have 1 or 3")
     try:
-        resized(config, tensors, config.image_size, classes, channels)
+        check_numbers(tensors, resized(config, tensors, config.image_size, classes, channels))
     except HarnessError as error:
         raise HarnessError(f"{path}: {error}") from error
     return Imported(config, tensors, classes, channels, sha256)
+
+
+def check_numbers(tensors: Mapping[str, Tensor], network: nn.Module) -> None:
+    """Raise HarnessError naming a tensor that holds NaN or infinity, or integers where the network has real numbers."""
+    expected = network.state_dict()
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point():
+            if not bool(tensor.isfinite().all()):
+                raise HarnessError(f"tensor {name} holds numbers that are not finite")
+        elif name in expected and expected[name].is_floating_point():
+            raise HarnessError(f"tensor {name} is of {tensor.dtype}, not real numbers")
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

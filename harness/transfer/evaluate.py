@@ -1,6 +1,7 @@
 """One target by one protocol: rows of the `transfer` table, baselines beside the trained network."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,11 +33,35 @@ def check_transfer(cfg: TransferConfig) -> None:
         raise ConfigError(f"transfer={cfg.name} says nothing of fine-tuning; give transfer.finetune.steps and the rest")
     if not 0 < cfg.held_out < 1:
         raise ConfigError(f"transfer.held_out={cfg.held_out}: above 0 and below 1")
-    if cfg.l2 <= 0 or any(l2 <= 0 for l2 in cfg.l2s or []):
-        raise ConfigError("transfer.l2 and transfer.l2s are above 0")
-    if cfg.protocol == "fewshot" and (not cfg.shots or min(cfg.shots) < 1 or not cfg.support_seeds):
-        raise ConfigError("transfer.shots and transfer.support_seeds need a number each, shots of 1 and more")
+    if not math.isfinite(cfg.bias):
+        raise ConfigError(f"transfer.bias={cfg.bias}: a number")
+    if cfg.image_size is not None and cfg.image_size < 1:
+        raise ConfigError(f"transfer.image_size={cfg.image_size}: at least 1, or null for the model's own")
+    check_list("l2", [cfg.l2], 0, above=True)
+    if cfg.l2s is not None:
+        check_list("l2s", cfg.l2s, 0, above=True)
+    if cfg.protocol == "fewshot":
+        check_list("shots", cfg.shots, 1)
+        check_list("support_seeds", cfg.support_seeds, 0)
+    if cfg.protocol == "finetune" and cfg.finetune is not None:
+        check_list("finetune.learning_rates", cfg.finetune.learning_rates, 0, above=True)
+        check_list("finetune.seeds", cfg.finetune.seeds, 0)
+        check_list("finetune.steps", [cfg.finetune.steps], 1)
+        check_list("finetune.warmup_steps", [cfg.finetune.warmup_steps], 0)
+        if cfg.finetune.warmup_steps >= cfg.finetune.steps:
+            raise ConfigError(f"transfer.finetune.warmup_steps={cfg.finetune.warmup_steps}: fewer than steps")
     check_metrics(cfg.metrics or ["top1"], cfg.real_labels)
+
+
+def check_list(field: str, values: Sequence[float], least: float, above: bool = False) -> None:
+    """Raise ConfigError for no value, one twice (it would count as two), one not finite or below `least`."""
+    if not values:
+        raise ConfigError(f"transfer.{field}: needs a value")
+    if len(set(values)) < len(values):
+        raise ConfigError(f"transfer.{field}={list(values)}: a value is there twice")
+    for value in values:
+        if not math.isfinite(value) or value < least or (above and value == least):
+            raise ConfigError(f"transfer.{field}: {value} is not {'above' if above else 'at least'} {least}")
 
 
 def evaluate_target(cfg: TransferConfig, subject: Subject, pretraining: Dataset | None, work: Path) -> Row:

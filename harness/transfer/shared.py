@@ -31,7 +31,7 @@ def refuse_shared(pretraining: Dataset, target: Dataset, image_size: int, channe
     found = {}
     for split in target.splits if allowed == "refuse" else ["test"]:
         seen = [shared(pretraining, one, target, split, image_size, channels) for one in SEEN_IN_PRETRAINING]
-        found[split] = sum(seen)
+        found[split] = int(np.logical_or.reduce(seen).sum())
     if any(found.values()):
         counts = ", ".join(f"{count:,} of {target.splits[name].samples:,} in {name}" for name, count in found.items())
         raise DatasetError(
@@ -41,16 +41,20 @@ def refuse_shared(pretraining: Dataset, target: Dataset, image_size: int, channe
         )
 
 
-def shared(pretraining: Dataset, split: str, target: Dataset, target_split: str, image_size: int, channels: int) -> int:
-    """Images of the target's split that the pre-training set's split has too."""
-    if split not in pretraining.splits or target_split not in target.splits:
-        return 0
+def shared(
+    pretraining: Dataset, split: str, target: Dataset, target_split: str, image_size: int, channels: int
+) -> np.ndarray:
+    """Which images of the target's split the pre-training set's split has too, as booleans in packed order."""
+    if target_split not in target.splits:
+        return np.zeros(0, bool)
+    if split not in pretraining.splits:
+        return np.zeros(target.splits[target_split].samples, bool)
     same = np.isin(target.index(target_split)["origin"], pretraining.index(split)["origin"])
     ours = pixel_digests(target, target_split, image_size, channels)
     theirs = pixel_digests(pretraining, split, image_size, channels)
     if ours is not None and theirs is not None:
         same |= np.isin(ours, theirs[theirs != 0])
-    return int(same.sum())
+    return same
 
 
 def pixel_digests(dataset: Dataset, split: str, image_size: int, channels: int) -> np.ndarray | None:

@@ -10,12 +10,13 @@ from torch import nn
 
 from harness.compose import compose
 from harness.config import TransferConfig
+from harness.data.joined import dev_window
 from harness.data.manifest import Dataset
 from harness.data.on_demand import open_or_pack
 from harness.errors import ConfigError, DatasetError
 from harness.models.build import build_model, pre_logits
 from harness.train.evaluate import to_input
-from harness.transfer.evaluate import evaluate_target, transfer_rows
+from harness.transfer.evaluate import check_transfer, evaluate_target, transfer_rows
 from harness.transfer.features import Features, Setting, cache_path, cached_features, extract
 from harness.transfer.fewshot import fewshot_top1
 from harness.transfer.shared import refuse_shared, shared_classes
@@ -182,6 +183,51 @@ def test_what_cannot_be_done_is_said_first(words: list[str], message: str, tiny:
     cfg: TransferConfig = compose(["transfer=digits", *words]).transfer
     with pytest.raises(ConfigError, match=message):
         evaluate_target(cfg, subject(), tiny, roots)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"l2": float("nan")}, "transfer.l2: nan is not above 0"),
+        ({"bias": float("inf")}, "transfer.bias=inf"),
+        ({"l2s": []}, "transfer.l2s: needs a value"),
+        ({"shots": [5, 5]}, "a value is there twice"),
+        ({"support_seeds": [-1]}, "transfer.support_seeds: -1 is not at least 0"),
+        ({"image_size": 0}, "transfer.image_size=0"),
+    ],
+)
+def test_numbers_that_no_result_could_come_of(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_transfer(replace(compose(["transfer=digits"]).transfer, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"learning_rates": []}, "learning_rates: needs a value"),
+        ({"learning_rates": [float("nan")]}, "nan is not above 0"),
+        ({"seeds": []}, "finetune.seeds: needs a value"),
+        ({"seeds": [0, 0]}, "a value is there twice"),
+        ({"steps": 0}, "finetune.steps: 0 is not at least 1"),
+        ({"steps": 10, "warmup_steps": 50}, "warmup_steps=50: fewer than steps"),
+    ],
+)
+def test_fine_tuning_that_cannot_be_done(changes: dict[str, object], message: str) -> None:
+    cfg = compose(["transfer=digits"]).transfer
+    assert cfg.finetune is not None
+    with pytest.raises(ConfigError, match=message):
+        check_transfer(replace(cfg, protocol="finetune", finetune=replace(cfg.finetune, **changes)))  # type: ignore[arg-type]
+
+
+def test_a_dev_split_that_leaves_nothing_to_train_on_is_refused(digits: Dataset) -> None:
+    with pytest.raises(ConfigError, match="dev_split=100%: more than half"):
+        dev_window(digits, "100%")
+
+
+def test_an_image_of_two_pretraining_splits_is_one_shared_image(tiny: Dataset) -> None:
+    """Its own set shares every image once, though some are in training and validation."""
+    with pytest.raises(DatasetError, match=r"600 of 600 in train, 200 of 200 in val"):
+        refuse_shared(tiny, tiny, 16, 1, "refuse")
 
 
 def test_labels_and_features_stay_together(digits: Dataset, network: nn.Module, setting: Setting) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from harness.compose import compose
 from harness.models.build import build_model
@@ -92,3 +92,47 @@ def test_mistakes_are_told(words: list[str], message: str, roots: Path) -> None:
     assert done.returncode == 2
     assert message in done.stderr
     assert torch.get_num_threads() >= 1
+
+
+def test_another_network_from_the_same_file_is_another_result(run: Path, roots: Path) -> None:
+    """Heads change no tensor's shape: what is kept is kept by network, seed and file."""
+    checkpoint = f"checkpoint={run / 'checkpoints' / 'best.safetensors'}"
+    words = ["transfer", "model=vit_pocket", checkpoint, "transfer=digits"]
+    first, again, heads, seed = (harness(*words, *more).stdout for more in ([], [], ["model.vit.heads=6"], ["seed=5"]))
+    assert again == first
+    assert heads != first
+    assert seed.splitlines()[0].split()[2:] == first.splitlines()[0].split()[2:]  # pre-trained: the same network
+    assert seed.splitlines()[1] != first.splitlines()[1]  # its untrained twin: another
+    assert len(list((roots / "imported").iterdir())) == 3
+
+
+def test_files_that_are_not_what_they_say_are_refused(run: Path, tmp_path: Path) -> None:
+    tensors = {
+        name.removeprefix("model/"): tensor
+        for name, tensor in load_file(run / "checkpoints" / "best.safetensors").items()
+    }
+    broken = {
+        "nan": {**tensors, "norm.weight": torch.full_like(tensors["norm.weight"], float("nan"))},
+        "integers": {**tensors, "norm.weight": tensors["norm.weight"].int()},
+        "channels": {**tensors, "patch_embed.proj.weight": torch.zeros(48, 4, 8, 8)},
+    }
+    said = {"nan": "norm.weight holds numbers", "integers": "norm.weight is of torch.int32", "channels": "4 channels"}
+    for name, content in broken.items():
+        save_file(content, tmp_path / f"{name}.safetensors")
+    flipped = bytearray((run / "checkpoints" / "best.safetensors").read_bytes())
+    flipped[-100] ^= 0xFF
+    (tmp_path / "flipped.safetensors").write_bytes(bytes(flipped))
+    for name, message in {**said, "flipped": "not what its digest says"}.items():
+        checkpoint = f"checkpoint={tmp_path / name}.safetensors"
+        done = harness("transfer", "model=vit_pocket", checkpoint, "transfer=digits", check=False)
+        assert done.returncode == 2, name
+        assert message in done.stderr
+
+
+def test_a_damaged_transfer_file_is_made_again(run: Path) -> None:
+    harness("transfer", str(run), "transfer=digits")
+    [path] = (run / "transfer").glob("digits-*.json")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:500])
+    harness("transfer", str(run), "transfer=digits")
+    assert json.loads(path.read_bytes())["rows"] == json.loads(whole)["rows"]
