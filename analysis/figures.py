@@ -9,6 +9,7 @@ from scipy.special import stdtrit
 from analysis import paper
 from analysis.results import Tables
 from analysis.style import FAINT_INK, GRID, INK, Chart, colours, label_lines, new_chart, overlay_axes, short, size_axis
+from analysis.transfer import Evaluation
 from analysis.verdict import Verdict
 
 Look = dict[str, Any]  # keyword arguments of matplotlib
@@ -166,12 +167,12 @@ def learning_curves(tables: Tables) -> Chart:
     return chart
 
 
-def transfer(tables: Tables, target: str, shots: int) -> Chart:
-    """Transfer top-1 against subset size with the two baselines."""
-    rows = tables.transfer
-    rows = rows[(rows["target"] == target) & (rows["shots"] == shots)]
-    kind = f"{shots}-shot" if shots else "Fine-tuned"
-    chart = new_chart(f"Transfer to {target}, {kind.lower()}", "Pre-training images", f"{kind} top-1 on {target} [%]")
+def transfer(tables: Tables, evaluation: Evaluation) -> Chart:
+    """Transfer accuracy against subset size with the baselines; `evaluation` is one of analysis.transfer."""
+    rows = evaluation.rows(tables.transfer)
+    kind = evaluation.kind[0].upper() + evaluation.kind[1:]
+    axis = f"{kind} {evaluation.measure} on {evaluation.target} [%]"
+    chart = new_chart(f"Transfer to {evaluation.title}", "Pre-training images", axis)
     keys = ["run_id", "model", "family", "subset_samples", "seed"]
     means = rows[rows["features"] == "pretrained"].groupby(keys, sort=False)["value"].mean().reset_index()
     lines_by_size(chart, with_percent(means, means["value"]))
@@ -188,6 +189,10 @@ def transfer(tables: Tables, target: str, shots: int) -> Chart:
         place = (0.01, PERCENT * raw.mean())
         look: Look = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
         chart.axes.annotate("raw pixels", place, fontsize=8, color=INK, **look)
-    classifier = "Closed-form linear classifier on frozen features, mean over support sets" if shots else "Fine-tuned"
+    if evaluation.protocol == "finetune":
+        chart.caption = "Fine-tuned, mean over seeds. Dotted: the untrained networks, fine-tuned."
+        return chart
+    classifier = "Closed-form linear classifier on frozen features"
+    classifier += ", mean over support sets" if evaluation.shots else ", all training images"
     chart.caption = f"{classifier}. Dashed: the same classifier on raw pixels; dotted: on the untrained networks."
     return chart

@@ -104,6 +104,7 @@ def table6() -> Tables:
                 **{name: tables.runs[name] for name in ("run_id", "model", "family", "subset_samples", "draw", "seed")},
                 "target": target,
                 "protocol": "finetune",
+                "transfer_id": "",
                 "features": "pretrained",
                 "shots": 0,
                 "support_seed": 0,

@@ -7,6 +7,7 @@ from analysis import figures, figures_compute, page, summary
 from analysis import report_tables as tables_of
 from analysis.results import Tables, load
 from analysis.style import Chart, inline, raw_svg
+from analysis.transfer import Evaluation, evaluations
 from analysis.verdict import Verdict, judge_all, points
 
 CITATION = """@inproceedings{dosovitskiy2021image,
@@ -51,8 +52,7 @@ def make_charts(tables: Tables, verdicts: list[Verdict]) -> dict[str, Chart]:
     """Every figure that the tables have data for, by file name; none against size for a compute ladder of one size."""
     if not len(tables.finished):
         return {}
-    pretrained = tables.transfer[tables.transfer["features"] == "pretrained"][["target", "shots"]].drop_duplicates()
-    targets = [(str(target), int(shots)) for target, shots in pretrained.itertuples(index=False)]
+    targets = evaluations(tables.transfer)
     compute = compute_charts(tables, targets)
     one_size = tables.finished["subset_samples"].nunique() == 1
     charts = {} if one_size and compute else size_charts(tables, verdicts, targets)
@@ -62,7 +62,7 @@ def make_charts(tables: Tables, verdicts: list[Verdict]) -> dict[str, Chart]:
     return charts
 
 
-def size_charts(tables: Tables, verdicts: list[Verdict], targets: list[tuple[str, int]]) -> dict[str, Chart]:
+def size_charts(tables: Tables, verdicts: list[Verdict], targets: list[Evaluation]) -> dict[str, Chart]:
     """Figures against the number of training images."""
     charts = {"data_scaling": figures.data_scaling(tables, overlay=True)}
     for number, verdict in enumerate(verdicts):
@@ -70,14 +70,14 @@ def size_charts(tables: Tables, verdicts: list[Verdict], targets: list[tuple[str
             charts["gap" if number == 0 else f"gap_{number + 1}"] = figures.gaps(verdict)
     if tables.finished["train_top1_final"].notna().any():
         charts["overfitting"] = figures.overfitting(tables)
-    for target, shots in targets:
-        charts[f"transfer_{target}_{shots}shot"] = figures.transfer(tables, target, shots)
+    for target in targets:
+        charts[f"transfer_{target.slug}"] = figures.transfer(tables, target)
     if tables.finished["test_top1"].notna().any():
         charts["data_scaling_test"] = figures.data_scaling(tables, "test_top1")
     return charts
 
 
-def compute_charts(tables: Tables, targets: list[tuple[str, int]]) -> dict[str, Chart]:
+def compute_charts(tables: Tables, targets: list[Evaluation]) -> dict[str, Chart]:
     """Figures against compute and against the pre-training set, where there is a ladder or more than one set."""
     metric = str(tables.study.get("metric", "best_val_top1"))
     found = {
@@ -85,9 +85,8 @@ def compute_charts(tables: Tables, targets: list[tuple[str, int]]) -> dict[str, 
         "compute_scaling_device_days": figures_compute.compute_scaling(tables, metric, "device_days"),
         "pretraining_sets": figures_compute.pretraining_sets(tables, overlay=True),
     }
-    for target, shots in targets:
-        name = f"compute_scaling_{target}_{shots}shot"
-        found[name] = figures_compute.compute_scaling(tables, f"transfer:{target}:{shots}")
+    for target in targets:
+        found[f"compute_scaling_{target.slug}"] = figures_compute.compute_scaling(tables, target.name)
     return {name: chart for name, chart in found.items() if chart is not None}
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis import page
 from analysis.results import Tables
+from analysis.transfer import Evaluation, evaluations
 
 
 def subsets_table(tables: Tables) -> str:
@@ -30,22 +31,23 @@ def transfer_table(tables: Tables) -> str:
     table = tables.transfer.assign(size=tables.transfer["subset_samples"])
     is_raw = table["features"] == "raw_pixels"
     table.loc[is_raw, "model"], table.loc[is_raw, "size"] = "raw pixels", 0  # the same whatever was trained
-    keys = ["target", "shots", "features", "model", "size"]
-    for key, part in table.groupby(keys, sort=False):
-        target, shots, features, model, size = map(str, key)
-        name = model if features == "raw_pixels" else f"{model}, {features}"
-        rows.append(transfer_row(name, target, int(shots), int(size) or None, 100 * part["value"].astype(float)))
-    headers = ("Features", "Target", "Shots", "Pre-training images", "Top-1 [%]", "SD over seeds [points]", "Values")
+    for evaluation in evaluations(tables.transfer):
+        for key, part in evaluation.rows(table).groupby(["features", "model", "size"], sort=False):
+            features, model, size = map(str, key)
+            name = model if features == "raw_pixels" else f"{model}, {features}"
+            rows.append(transfer_row(name, evaluation, int(size) or None, 100 * part["value"].astype(float)))
+    headers = ("Features", "Target", "Metric", "Pre-training images", "Accuracy [%]", "SD [points]", "Values")
     return page.table(headers, rows)
 
 
-def transfer_row(name: str, target: str, shots: int, size: int | None, values: pd.Series) -> list[page.Cell]:
+def transfer_row(name: str, evaluation: Evaluation, size: int | None, values: pd.Series) -> list[page.Cell]:
     """One line of the transfer table."""
     spread = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+    target = evaluation._replace(metric="top1").title  # the metric has a column of its own
     return [
         (name, name),
-        (str(target), target),
-        (str(shots), shots),
+        (target, target),
+        (evaluation.measure, evaluation.measure),
         ("" if size is None else f"{size:,}", size),
         (f"{values.mean():.2f}", float(values.mean())),
         ("" if spread != spread else f"{spread:.2f}", spread),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.transfer import Evaluation, choose
 from harness.results_schema import CURVES, RUNS, TRANSFER, Column
 
 # What every conclusion needs of `runs`; other documented columns may be absent from a table of someone else's.
@@ -51,12 +52,15 @@ def load(folder: Path) -> Tables:
     curves = read_table(folder, "curves", CURVES)
     for name, frame, columns in (("transfer", transfer, TRANSFER), ("curves", curves, CURVES)):
         if frame is not None and len(frame):
-            check(folder / name, frame, tuple(columns))
+            check(folder / name, frame, tuple(key for key, column in columns.items() if column.required))
     study_path = folder / "study.json"
     study = json.loads(study_path.read_text()) if study_path.exists() else {}
     runs = with_defaults(runs)
     if transfer is not None:
         names = runs.drop_duplicates("run_id").set_index("run_id")["model"]
+        if "transfer_id" not in transfer.columns:
+            transfer["transfer_id"] = ""
+        transfer["transfer_id"] = transfer["transfer_id"].fillna("")
         transfer["model"] = transfer["run_id"].map(names).fillna(transfer["model"])
     return Tables(
         runs=runs,
@@ -145,7 +149,7 @@ def scores(tables: Tables, metric: str) -> pd.DataFrame:
     """One row a finished run: run_id, model, family, subset_samples, draw, seed, chance, value (fraction).
 
     Args:
-        metric: an accuracy column of runs, or 'transfer:TARGET:SHOTS' (mean over support seeds).
+        metric: an accuracy column of runs, or 'transfer:TARGET:SHOTS' (mean over support seeds; analysis.transfer).
     Raises TableError for a metric that the tables do not have.
     """
     frame = tables.finished
@@ -155,10 +159,15 @@ def scores(tables: Tables, metric: str) -> pd.DataFrame:
             raise TableError(f"metric {metric}: runs has no such column")
         out = frame[columns].assign(value=frame[metric].astype(float), chance=1 / frame["num_classes"].astype(float))
         return out.dropna(subset=["value"])
-    _, target, shots = metric.split(":")
-    rows = tables.transfer
-    rows = rows[(rows["target"] == target) & (rows["shots"] == int(shots)) & (rows["features"] == "pretrained")]
-    if rows.empty:
-        raise TableError(f"metric {metric}: transfer has no such rows")
+    rows = evaluation_of(tables, metric).rows(tables.transfer)
+    rows = rows[rows["features"] == "pretrained"]
     means = rows.groupby("run_id")["value"].mean().rename("value").reset_index()
     return frame[columns].merge(means, on="run_id").assign(chance=0.0)
+
+
+def evaluation_of(tables: Tables, metric: str) -> Evaluation:
+    """What 'transfer:TARGET:SHOTS' names here. Raises TableError when that is nothing, or several."""
+    try:
+        return choose(tables.transfer, metric, tables.study.get("transfer_ids", []))
+    except ValueError as error:
+        raise TableError(str(error)) from error

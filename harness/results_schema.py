@@ -92,11 +92,14 @@ TRANSFER: dict[str, Column] = {
     "draw": Column("int", "as in runs"),
     "seed": Column("int", "seed of the run"),
     "target": Column("str", "transfer data set"),
-    "protocol": Column("str", "fewshot_linear | finetune"),
+    "protocol": Column("str", "fewshot_linear | linear_probe | finetune"),
+    "transfer_id": Column(
+        "str", "target, protocol and hash of its settings, as stated in the run's transfer/NAME.json", required=False
+    ),
     "features": Column("str", "pretrained | untrained | raw_pixels: the last two are baselines"),
-    "shots": Column("int", "support images a class; 0 = all"),
-    "support_seed": Column("int", "seed of the support set"),
-    "metric": Column("str", "top1"),
+    "shots": Column("int", "support images a class; 0 = all: linear probe, fine-tuning"),
+    "support_seed": Column("int", "seed of the support set, or of fine-tuning"),
+    "metric": Column("str", "top1 | top5 | mean_per_class | real (ImageNet-ReaL)"),
     "value": Column("float", "fraction in [0, 1]"),
 }
 

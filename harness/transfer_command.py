@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from timm.models import get_pretrained_cfg
 
 from harness.cell import resolve, transfer_id
 from harness.compose import compose
-from harness.config import TrainConfig, TransferConfig
+from harness.config import ModelConfig, TrainConfig, TransferConfig
 from harness.data.manifest import dataset_folder, open_dataset
 from harness.data.on_demand import open_or_pack
 from harness.errors import ConfigError, DatasetError, HarnessError
@@ -124,6 +125,8 @@ def run_folders(what: str, others: list[str]) -> list[Path]:
                     f"{others[0]}: a run is what it is; only transfer=… and transfer.KEY=… go with {what}"
                 )
             return [path]
+    if "/" in what and not what.endswith(".yaml"):
+        raise ConfigError(f"harness transfer {what}: no run's folder (it holds no config.yaml), and no study's name")
     plan = planning.make(what, others)
     return [plan.folder / cell.run_id for cell in plan.selected]
 
@@ -211,7 +214,7 @@ def transfer_imported(path: Path, words: list[str], configs: list[TransferConfig
     precision, attention = resolve_precision(
         config.device, cost, precision=config.precision, attention=config.attention
     )
-
+    warn_of_other_pixels(found.config)
     about = {"file_sha256": found.sha256, "model": asdict(found.config), "untrained_seed": config.seed}
     about |= {"precision": precision, "attention": attention}
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
@@ -229,6 +232,17 @@ def transfer_imported(path: Path, words: list[str], configs: list[TransferConfig
         raise HarnessError(f"{folder}: {problem}")
     show(folder, configs)
     return 0
+
+
+def warn_of_other_pixels(model: ModelConfig) -> None:
+    """Say on stderr when timm's own weights of this model saw other pixel values than harness gives."""
+    known = get_pretrained_cfg(model.name) if model.timm else None
+    if known is not None and {*known.mean, *known.std} != {0.5}:
+        print(
+            f"warning: timm's weights of {model.name} were trained on images with mean {known.mean} and deviation "
+            f"{known.std}; harness gives pixels in [-1, 1], so such weights score lower here than they can",
+            file=sys.stderr,
+        )
 
 
 def check_ours(path: Path) -> None:

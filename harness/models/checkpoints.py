@@ -38,7 +38,8 @@ def import_checkpoint(path: Path, config: ModelConfig) -> Imported:
     Raises HarnessError for a file that is not readable, and for one of another network, naming the tensors.
     """
     if not path.is_file():
-        raise HarnessError(f"checkpoint={path}: there is no such file")
+        what = "a folder; name the file in it" if path.is_dir() else "there is no such file"
+        raise HarnessError(f"checkpoint={path}: {what}")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     if path.suffix == ".npz":
         tensors: Mapping[str, Tensor] = tensors_of(read_npz(path), config, str(path))

@@ -30,7 +30,8 @@ def count_afresh(cfg: ModelConfig, num_classes: int, channels: int) -> dict[str,
     """As `harness.models.compute.count`, without the cache: the cost by convention, both from one step."""
     with attention_path("fused"):  # whatever the process does otherwise
         model = build_model(cfg, num_classes, channels, device="meta")
-    images = torch.empty(1, channels, cfg.image_size, cfg.image_size, device="meta")
+    batch = 2 if cfg.timm else 1  # batch norm over one pixel needs two
+    images = torch.empty(batch, channels, cfg.image_size, cfg.image_size, device="meta")
     try:
         return count_module(model, images)
     except (AssertionError, RuntimeError, ValueError) as error:

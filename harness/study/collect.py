@@ -1,7 +1,6 @@
 """Run folders to the three results tables of harness.results_schema. Reads result.json files, never a tracker."""
 
 import csv
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +56,7 @@ def collect(folder: Path, plan: dict[str, Any]) -> Found:
             runs.append(result)
             targets = {file.name: read_json(file) for file in sorted((path / "transfer").glob("*.json"))}
             lines = metric_lines(path)
-            transfer += transfer_rows(targets.values(), result)
+            transfer += transfer_rows(targets, result)
             add_curves(curves, parse_metrics(lines or []), result)
             problem = damaged_targets(targets) or damaged_metrics(lines)
         if problem:
@@ -118,10 +117,11 @@ def unfinished_row(folder: Path, plan: dict[str, Any], planned: dict[str, Any]) 
     }
 
 
-def transfer_rows(targets: Iterable[dict[str, Any] | None], result: dict[str, Any]) -> list[dict[str, Any]]:
+def transfer_rows(targets: dict[str, dict[str, Any] | None], result: dict[str, Any]) -> list[dict[str, Any]]:
     """Rows of every target and protocol that was evaluated for this run."""
     head = {name: result[name] for name in TRANSFER_RUN_COLUMNS}
-    return [head | row for content in targets for row in (content or {}).get("rows", [])]
+    heads = {name: head | {"transfer_id": Path(name).stem} for name in targets}
+    return [heads[name] | row for name, content in targets.items() for row in (content or {}).get("rows", [])]
 
 
 def add_curves(columns: dict[str, list[Any]], metrics: list[dict[str, Any]], result: dict[str, Any]) -> None:

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import timm
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -48,7 +50,12 @@ def test_a_study_takes_a_target_later(roots: Path, study_file: Path) -> None:
     assert "linear_probe" in done.stdout
     out = roots / "tables"
     harness("results", str(study_file), "data=tiny", "--out", str(out))
-    assert "linear_probe" in (out / "transfer.csv").read_text()
+    rows = pd.read_csv(out / "transfer.csv")
+    ids = rows.groupby("protocol")["transfer_id"].unique()
+    assert all(len(found) == 1 for found in ids)
+    assert ids["linear_probe"][0].startswith("digits_probe-")
+    own = json.loads((out / "study.json").read_text())["transfer_ids"]
+    assert own == [ids["fewshot_linear"][0]]
     failed = harness("transfer", str(study_file), "transfer=digits", check=False)
     assert failed.returncode == 1
     assert "not started" in failed.stderr
@@ -85,6 +92,8 @@ def test_a_checkpoint_from_elsewhere_gets_the_same_rows(run: Path, tmp_path: Pat
         (["pocket", "transfer=digit"], "Did you mean digits"),
         (["pocket", "transfer=@nolist"], "neither a list"),
         (["pocket", "transfer=@vtab1k"], "vtab_caltech101"),
+        (["runs/none/here", "transfer=digits"], "no run's folder"),
+        (["model=vit_pocket", "checkpoint=/", "transfer=digits"], "a folder; name the file in it"),
     ],
 )
 def test_mistakes_are_told(words: list[str], message: str, roots: Path) -> None:
@@ -104,6 +113,15 @@ def test_another_network_from_the_same_file_is_another_result(run: Path, roots: 
     assert seed.splitlines()[0].split()[2:] == first.splitlines()[0].split()[2:]  # pre-trained: the same network
     assert seed.splitlines()[1] != first.splitlines()[1]  # its untrained twin: another
     assert len(list((roots / "imported").iterdir())) == 3
+
+
+def test_weights_of_timm_that_saw_other_pixels_come_with_a_warning(tmp_path: Path, roots: Path) -> None:
+    torch.manual_seed(0)
+    save_file(timm.create_model("resnet10t", num_classes=7).state_dict(), tmp_path / "w.safetensors")
+    words = ["model=timm", "model.name=resnet10t", "model.image_size=16", f"checkpoint={tmp_path / 'w.safetensors'}"]
+    done = harness("transfer", *words, "transfer=digits", "transfer.support_seeds=[0]", "transfer.baselines=false")
+    assert "mean (0.485, 0.456, 0.406)" in done.stderr
+    assert "resnet10t" in done.stdout
 
 
 def test_files_that_are_not_what_they_say_are_refused(run: Path, tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Which rows of the transfer table belong together: those of one target, protocol, settings, shots and metric.
+
+A run may have been evaluated twice on one target, by two protocols or by one with other settings; their rows are never
+averaged. `transfer:TARGET:SHOTS` names an evaluation, with `:METRIC:TRANSFER_ID` where several answer to that.
+"""
+
+from typing import NamedTuple
+
+import pandas as pd
+
+KEYS = ["target", "protocol", "shots", "metric", "transfer_id"]
+KINDS = {"finetune": "fine-tuned", "linear_probe": "linear probe"}  # few-shot says its shots
+METRIC_NAMES = {"top1": "top-1", "top5": "top-5", "mean_per_class": "mean per-class accuracy", "real": "ReaL accuracy"}
+
+
+class Evaluation(NamedTuple):
+    """One way of scoring the features of runs."""
+
+    target: str
+    protocol: str
+    shots: int
+    metric: str
+    transfer_id: str
+    settings: str  # the transfer_id where the table has several settings that agree in all else, otherwise ''
+
+    @property
+    def name(self) -> str:
+        """As `--metric` takes it."""
+        return f"transfer:{self.target}:{self.shots}:{self.metric}:{self.transfer_id}"
+
+    @property
+    def kind(self) -> str:
+        """`5-shot`, `fine-tuned`, `linear probe`."""
+        return KINDS.get(self.protocol, f"{self.shots}-shot" if self.shots else self.protocol)
+
+    @property
+    def measure(self) -> str:
+        """`top-1`, `mean per-class accuracy`."""
+        return METRIC_NAMES.get(self.metric, self.metric)
+
+    @property
+    def title(self) -> str:
+        """`digits, 5-shot`, with the metric unless it is top-1, and the settings' name where there are several."""
+        measure = "" if self.metric == "top1" else f", {self.measure}"
+        return f"{self.target}, {self.kind}{measure}" + (f" ({self.settings})" if self.settings else "")
+
+    @property
+    def slug(self) -> str:
+        """For names of files."""
+        parts = [self.target, self.kind.replace("-shot", "shot").replace(" ", "_").replace("-", "_")]
+        return "_".join(parts + [self.metric] * (self.metric != "top1") + [self.settings] * bool(self.settings))
+
+    def rows(self, transfer: pd.DataFrame) -> pd.DataFrame:
+        """Its rows, baselines included."""
+        wanted = (transfer[key] == value for key, value in zip(KEYS, self, strict=False))
+        keep = pd.Series(True, index=transfer.index)
+        for matches in wanted:
+            keep &= matches.astype(bool)
+        return transfer[keep]
+
+
+def evaluations(transfer: pd.DataFrame) -> list[Evaluation]:
+    """Every evaluation of trained networks, in the table's order."""
+    pretrained = transfer[transfer["features"] == "pretrained"]
+    found = [
+        (str(target), str(protocol), int(shots), str(metric), str(transfer_id))
+        for target, protocol, shots, metric, transfer_id in pretrained[KEYS].drop_duplicates().itertuples(index=False)
+    ]
+    apart = [row[:-1] for row in found]
+    return [Evaluation(*row, settings=row[-1] if apart.count(row[:-1]) > 1 else "") for row in found]
+
+
+def choose(transfer: pd.DataFrame, metric: str, own: list[str]) -> Evaluation:
+    """The evaluation that `transfer:TARGET:SHOTS[:METRIC[:TRANSFER_ID]]` names.
+
+    Of several, top-1 before other metrics, then the study's own (`own`: transfer_ids) before later ones.
+    Raises ValueError that says what there is, when none or still several answer.
+    """
+    parts = metric.split(":")
+    if not 3 <= len(parts) <= 5 or not parts[2].isdecimal():
+        raise ValueError(f"metric {metric}: write transfer:TARGET:SHOTS, such as transfer:digits:5")
+    everything = evaluations(transfer)
+    wanted = dict(zip(("target", "shots", "metric", "transfer_id"), parts[1:], strict=False))
+    found = [item for item in everything if all(str(getattr(item, key)) == value for key, value in wanted.items())]
+    found = [item for item in found if item.metric == "top1"] or found
+    found = [item for item in found if item.transfer_id in own] or found
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(item.name for item in found or everything)
+    problem = "transfer has several such evaluations" if found else "transfer has no such rows"
+    raise ValueError(f"metric {metric}: {problem}; there are: {names or 'none'}")

@@ -1,0 +1,83 @@
+"""Evaluations of one target by several protocols, settings and metrics are told apart and never averaged."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.commands import report_command
+from analysis.results import TableError, Tables, load, scores
+from analysis.transfer import evaluations
+from tests.analysis.studies import linear_gap, runs_table, transfer_table, write_study
+
+EXTRA = [  # protocol, shots, metric, transfer_id, added to the accuracy of the first
+    ("fewshot_linear", 5, "mean_per_class", "digits-aaaaaaaa", 0.01),
+    ("fewshot_linear", 5, "top1", "digits-bbbbbbbb", 0.02),
+    ("linear_probe", 0, "top1", "digits_probe-cccccccc", 0.03),
+    ("finetune", 0, "top1", "digits_finetune-dddddddd", 0.04),
+]
+
+
+def study(tmp_path: Path, **about: object) -> Path:
+    runs = runs_table(linear_gap(6.0, 10_000, noise=0.5))
+    folder = write_study(tmp_path / "t", runs, **about)
+    first = transfer_table(runs).assign(transfer_id="digits-aaaaaaaa")
+    parts = [first]
+    for protocol, shots, metric, transfer_id, more in EXTRA:
+        part = first[first["features"] != "raw_pixels"] if protocol == "finetune" else first
+        names = {"protocol": protocol, "shots": shots, "metric": metric, "transfer_id": transfer_id}
+        parts.append(part.assign(**names, value=part["value"] + more))
+    pd.concat(parts).to_csv(folder / "transfer.csv", index=False)
+    return folder
+
+
+def mean(tables: Tables, metric: str) -> float:
+    return float(scores(tables, metric)["value"].mean())
+
+
+def test_a_metric_names_one_evaluation_or_is_refused(tmp_path: Path) -> None:
+    tables = load(study(tmp_path))
+    assert mean(tables, "transfer:digits:5:mean_per_class") == pytest.approx(0.72)
+    assert mean(tables, "transfer:digits:5:top1:digits-aaaaaaaa") == pytest.approx(0.71)
+    assert mean(tables, "transfer:digits:5:top1:digits-bbbbbbbb") == pytest.approx(0.73)
+    assert mean(tables, "transfer:digits:0:top1:digits_finetune-dddddddd") == pytest.approx(0.75)
+    for several in ("transfer:digits:5", "transfer:digits:0"):
+        with pytest.raises(TableError, match=r"several such evaluations; there are: transfer:digits:\d:top1:digits"):
+            scores(tables, several)
+    for wrong in ("transfer:digits", "transfer:digits:five", "transfer:a:1:top1:x:y"):
+        with pytest.raises(TableError, match="write transfer:TARGET:SHOTS"):
+            scores(tables, wrong)
+    with pytest.raises(TableError, match="no such rows; there are: transfer:digits:5:top1"):
+        scores(tables, "transfer:digits:10")
+
+
+def test_the_studys_own_evaluation_comes_first(tmp_path: Path) -> None:
+    tables = load(study(tmp_path, transfer_ids=["digits-bbbbbbbb"]))
+    assert mean(tables, "transfer:digits:5") == pytest.approx(0.73)
+
+
+def test_every_evaluation_has_its_own_figure_and_rows(tmp_path: Path) -> None:
+    folder = study(tmp_path)
+    found = evaluations(load(folder).transfer)
+    assert [item.title for item in found] == [
+        "digits, 5-shot (digits-aaaaaaaa)",
+        "digits, 5-shot, mean per-class accuracy",
+        "digits, 5-shot (digits-bbbbbbbb)",
+        "digits, linear probe",
+        "digits, fine-tuned",
+    ]
+    assert report_command(folder, tmp_path / "out") == 0
+    names = {path.stem for path in (tmp_path / "out").glob("transfer_*.svg")}
+    assert names == {f"transfer_{item.slug}" for item in found}
+    assert len(names) == 5
+    text = (tmp_path / "out" / "index.html").read_text()
+    for shown in ("71.00", "72.00", "73.00", "74.00", "75.00"):  # a mean of two evaluations would be none of these
+        assert f">{shown}</td>" in text
+
+
+def test_a_table_without_transfer_id_is_one_evaluation(tmp_path: Path) -> None:
+    folder = study(tmp_path)
+    table = pd.read_csv(folder / "transfer.csv")
+    table[table["transfer_id"] == "digits-aaaaaaaa"].drop(columns="transfer_id").to_csv(folder / "transfer.csv")
+    assert [item.slug for item in evaluations(load(folder).transfer)] == ["digits_5shot", "digits_5shot_mean_per_class"]
+    assert mean(load(folder), "transfer:digits:5") == pytest.approx(0.71)
