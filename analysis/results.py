@@ -11,7 +11,7 @@ from analysis.transfer import Evaluation, choose
 from harness.results_schema import CURVES, RUNS, TRANSFER, Column
 
 # What every conclusion needs of `runs`; other documented columns may be absent from a table of someone else's.
-NEEDED = ("run_id", "state", "model", "family", "subset_samples", "seed")
+NEEDED = ("run_id", "state", "model", "family", "subset_samples", "seed", "num_classes")
 SERIES = " · "  # between a model and its recipe
 FRACTIONS = ("best_val_top1", "test_top1", "train_top1_at_best", "train_top1_final", "val_top1_final")
 
@@ -48,6 +48,7 @@ def load(folder: Path) -> Tables:
     if runs is None:
         raise TableError(f"{folder}: neither runs.csv nor runs.parquet is there")
     check(folder / "runs", runs, NEEDED)
+    check_rows(folder / "runs", runs)
     transfer = read_table(folder, "transfer", TRANSFER)
     curves = read_table(folder, "curves", CURVES)
     for name, frame, columns in (("transfer", transfer, TRANSFER), ("curves", curves, CURVES)):
@@ -77,6 +78,7 @@ def load_file(path: Path) -> Tables:
     runs = read_table(path.parent, path.stem, RUNS)
     assert runs is not None
     check(path, runs, NEEDED)
+    check_rows(path, runs)
     empty = [pd.DataFrame(columns=pd.Index(list(columns))) for columns in (TRANSFER, CURVES)]
     return Tables(with_defaults(runs), empty[0], empty[1], {})
 
@@ -91,11 +93,14 @@ def read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFr
             frame = pd.read_csv(csv, dtype={c: "string" for c, column in columns.items() if column.kind == "str"})
         else:
             return None
-        for column in frame.columns.intersection(list(columns)):
-            if columns[column].kind != "str":
-                frame[column] = pd.to_numeric(frame[column])
     except (ValueError, TypeError, OSError) as error:
         raise TableError(f"{folder / name}: cannot be read ({error})") from error
+    for column in frame.columns.intersection(list(columns)):
+        if columns[column].kind != "str":
+            try:
+                frame[column] = pd.to_numeric(frame[column])
+            except (ValueError, TypeError) as error:
+                raise TableError(f"{folder / name}: column {column}: cannot be read as numbers ({error})") from error
     return frame
 
 
@@ -119,6 +124,37 @@ def check(path: Path, frame: pd.DataFrame, needed: tuple[str, ...]) -> None:
         wrong = values[(values < 0) | (values > 1)]
         if len(wrong):
             raise TableError(f"{path}: column {name}: {wrong.iloc[0]:g} is no fraction; accuracies are in [0, 1]")
+
+
+def check_rows(path: Path, runs: pd.DataFrame) -> None:
+    """Raise TableError naming the column and the run where a finished run lacks what is needed, or is there twice."""
+    if runs.empty:
+        raise TableError(f"{path}: the table holds no run")
+    near = [
+        state
+        for state in runs["state"].dropna().unique()
+        if state != "finished" and state.strip().lower() == "finished"
+    ]
+    if near:
+        raise TableError(f"{path}: column state: {near[0]!r}; runs that count are 'finished'")
+    finished = runs[runs["state"] == "finished"]
+    for name in NEEDED:
+        empty = finished[finished[name].isna()]
+        if len(empty):
+            first = empty["run_id"].iloc[0]
+            raise TableError(f"{path}: column {name}: empty in {len(empty)} finished runs, the first {first}")
+    twice = finished[finished["run_id"].duplicated()]
+    if len(twice):
+        raise TableError(f"{path}: column run_id: {twice['run_id'].iloc[0]} is there more than once; a run is a row")
+    for name, least, what in (("subset_samples", 1, "images"), ("num_classes", 2, "classes")):
+        values = finished[name].astype(float)
+        wrong = values[(values < least) | (values % 1 != 0)]
+        if len(wrong):
+            raise TableError(f"{path}: column {name}: {wrong.iloc[0]:g} is no number of {what}")
+    for name in ("exaflops_spent", "device_seconds_train"):
+        least_value = finished[name].astype(float).min() if name in finished.columns else 0.0
+        if least_value < 0:
+            raise TableError(f"{path}: column {name}: {least_value:g} is below zero")
 
 
 def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
@@ -158,6 +194,8 @@ def scores(tables: Tables, metric: str) -> pd.DataFrame:
         if metric not in frame.columns:
             raise TableError(f"metric {metric}: runs has no such column")
         out = frame[columns].assign(value=frame[metric].astype(float), chance=1 / frame["num_classes"].astype(float))
+        if len(out) and out["value"].isna().all():
+            raise TableError(f"metric {metric}: empty in every finished run; --metric names another accuracy of runs")
         return out.dropna(subset=["value"])
     rows = evaluation_of(tables, metric).rows(tables.transfer)
     rows = rows[rows["features"] == "pretrained"]

@@ -1,0 +1,64 @@
+"""Rows that no conclusion could use are refused by column and run: none is dropped in silence, none crashes."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.results import TableError, load, scores
+from tests.analysis.studies import linear_gap, runs_table
+
+FIRST = "vit-1000-s0"
+
+
+def table(tmp_path: Path, changes: dict[str, Any], everywhere: bool = False) -> Path:
+    """A sound table with values changed in its first run, or in every run."""
+    runs = runs_table(linear_gap(6.0, 10_000)).astype(object)
+    for name, value in changes.items():
+        runs.loc[runs.index if everywhere else [0], name] = value
+    runs.to_csv(tmp_path / "mine.csv", index=False)
+    return tmp_path / "mine.csv"
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"family": None}, f"column family: empty in 1 finished runs, the first {FIRST}"),
+        ({"seed": None}, f"column seed: empty in 1 finished runs, the first {FIRST}"),
+        ({"model": None}, "column model: empty in 1"),
+        ({"num_classes": None}, "column num_classes: empty in 1"),
+        ({"num_classes": 0}, "column num_classes: 0 is no number of classes"),
+        ({"subset_samples": 0}, "column subset_samples: 0 is no number of images"),
+        ({"subset_samples": -1000}, "column subset_samples: -1000 is no number of images"),
+        ({"subset_samples": 10.2}, "column subset_samples: 10.2 is no number of images"),
+        ({"subset_samples": "1k"}, "column subset_samples: cannot be read as numbers"),
+        ({"run_id": "vit-1000-s1"}, "column run_id: vit-1000-s1 is there more than once"),
+        ({"state": "Finished"}, "column state: 'Finished'; runs that count are 'finished'"),
+        ({"exaflops_spent": -1}, "column exaflops_spent: -1 is below zero"),
+    ],
+)
+def test_a_row_that_nothing_can_use_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TableError) as caught:
+        load(table(tmp_path, changes))
+    assert "mine" in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_row_of_an_unfinished_run_may_be_incomplete(tmp_path: Path) -> None:
+    path = table(tmp_path, {"state": "failed", "num_classes": None, "exaflops_spent": None, "best_val_top1": None})
+    assert len(scores(load(path), "best_val_top1")) == 17
+
+
+def test_an_accuracy_that_no_run_has_is_said(tmp_path: Path) -> None:
+    tables = load(table(tmp_path, {"best_val_top1": None}, everywhere=True))
+    with pytest.raises(TableError, match="metric best_val_top1: empty in every finished run; --metric"):
+        scores(tables, "best_val_top1")
+    assert len(scores(tables, "test_top1")) == 18
+
+
+def test_a_table_without_rows_is_said(tmp_path: Path) -> None:
+    runs_table(linear_gap(6.0, 10_000)).head(0).to_csv(tmp_path / "mine.csv", index=False)
+    with pytest.raises(TableError, match="holds no run"):
+        load(tmp_path / "mine.csv")
+    assert pd.read_csv(tmp_path / "mine.csv").empty
