@@ -55,7 +55,7 @@ def load(folder: Path) -> Tables:
         if frame is not None and len(frame):
             check(folder / name, frame, tuple(key for key, column in columns.items() if column.required))
     study_path = folder / "study.json"
-    study = json.loads(study_path.read_text()) if study_path.exists() else {}
+    study = read_study(study_path) if study_path.exists() else {}
     runs = with_defaults(runs)
     if transfer is not None:
         names = runs.drop_duplicates("run_id").set_index("run_id")["model"]
@@ -71,12 +71,25 @@ def load(folder: Path) -> Tables:
     )
 
 
+def read_study(path: Path) -> dict[str, Any]:
+    """study.json. Raises TableError for one that is damaged, or whose pairs are no pairs."""
+    try:
+        study = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise TableError(f"{path}: cannot be read ({error}); without it the tables are still analysed") from error
+    if not isinstance(study, dict):
+        raise TableError(f"{path}: no JSON object")
+    pairs = study.get("pairs") or []
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise TableError(f'{path}: pairs: {pairs!r}; write [["ViT-B/32", "ResNet50x1"]]')
+    return study
+
+
 def load_file(path: Path) -> Tables:
     """One CSV or parquet file as the runs table, without transfer and curves."""
     if path.suffix not in (".csv", ".parquet"):
         raise TableError(f"{path}: neither .csv nor .parquet")
-    runs = read_table(path.parent, path.stem, RUNS)
-    assert runs is not None
+    runs = read_file(path, RUNS)
     check(path, runs, NEEDED)
     check_rows(path, runs)
     empty = [pd.DataFrame(columns=pd.Index(list(columns))) for columns in (TRANSFER, CURVES)]
@@ -85,22 +98,25 @@ def load_file(path: Path) -> Tables:
 
 def read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFrame | None:
     """A table as parquet or CSV with its documented types; None when it is not there."""
-    parquet, csv = folder / f"{name}.parquet", folder / f"{name}.csv"
+    for path in (folder / f"{name}.parquet", folder / f"{name}.csv"):
+        if path.exists():
+            return read_file(path, columns)
+    return None
+
+
+def read_file(path: Path, columns: dict[str, Column]) -> pd.DataFrame:
+    """Exactly this file, .parquet or .csv, with the documented types."""
+    texts = {name: "string" for name, column in columns.items() if column.kind == "str"}
     try:
-        if parquet.exists():
-            frame = read_parquet(parquet)
-        elif csv.exists():
-            frame = pd.read_csv(csv, dtype={c: "string" for c, column in columns.items() if column.kind == "str"})
-        else:
-            return None
+        frame = read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=texts)
     except (ValueError, TypeError, OSError) as error:
-        raise TableError(f"{folder / name}: cannot be read ({error})") from error
+        raise TableError(f"{path}: cannot be read ({error})") from error
     for column in frame.columns.intersection(list(columns)):
         if columns[column].kind != "str":
             try:
                 frame[column] = pd.to_numeric(frame[column])
             except (ValueError, TypeError) as error:
-                raise TableError(f"{folder / name}: column {column}: cannot be read as numbers ({error})") from error
+                raise TableError(f"{path}: column {column}: cannot be read as numbers ({error})") from error
     return frame
 
 
@@ -193,9 +209,16 @@ def scores(tables: Tables, metric: str) -> pd.DataFrame:
     if not metric.startswith("transfer:"):
         if metric not in frame.columns:
             raise TableError(f"metric {metric}: runs has no such column")
+        if metric in RUNS and metric not in FRACTIONS:
+            raise TableError(
+                f"metric {metric}: no accuracy; of the documented columns these are: {', '.join(FRACTIONS)}"
+            )
         out = frame[columns].assign(value=frame[metric].astype(float), chance=1 / frame["num_classes"].astype(float))
         if len(out) and out["value"].isna().all():
             raise TableError(f"metric {metric}: empty in every finished run; --metric names another accuracy of runs")
+        wrong = out["value"][(out["value"] < 0) | (out["value"] > 1)]
+        if len(wrong):
+            raise TableError(f"metric {metric}: {wrong.iloc[0]:g} is no fraction; accuracies are in [0, 1]")
         return out.dropna(subset=["value"])
     rows = evaluation_of(tables, metric).rows(tables.transfer)
     rows = rows[rows["features"] == "pretrained"]

@@ -57,6 +57,36 @@ def test_an_accuracy_that_no_run_has_is_said(tmp_path: Path) -> None:
     assert len(scores(tables, "test_top1")) == 18
 
 
+def test_a_named_file_is_read_and_not_the_one_beside_it(tmp_path: Path) -> None:
+    path = table(tmp_path, {})
+    expected = scores(load(path), "test_top1")["value"].tolist()
+    pd.read_csv(path).assign(test_top1=0.9).to_parquet(tmp_path / "mine.parquet")
+    assert scores(load(path), "test_top1")["value"].tolist() == expected
+    assert set(scores(load(tmp_path / "mine.parquet"), "test_top1")["value"]) == {0.9}
+
+
+@pytest.mark.parametrize(
+    "metric, message",
+    [
+        ("accuracy", "17.5 is no fraction"),
+        ("parameters", "no accuracy; of the documented columns"),
+        ("run_id", "no accuracy"),
+        ("num_classes", "no accuracy"),
+    ],
+)
+def test_a_metric_that_is_no_accuracy_is_refused(tmp_path: Path, metric: str, message: str) -> None:
+    with pytest.raises(TableError, match=message):
+        scores(load(table(tmp_path, {"accuracy": 17.5}, everywhere=True)), metric)
+
+
+@pytest.mark.parametrize("text", ['{"name": "s"', "[1]", '{"pairs": "AB"}', '{"pairs": [["a", "b", "c"]]}'])
+def test_a_damaged_study_json_is_named(tmp_path: Path, text: str) -> None:
+    table(tmp_path, {}).rename(tmp_path / "runs.csv")
+    (tmp_path / "study.json").write_text(text)
+    with pytest.raises(TableError, match=r"study\.json"):
+        load(tmp_path)
+
+
 def test_a_table_without_rows_is_said(tmp_path: Path) -> None:
     runs_table(linear_gap(6.0, 10_000)).head(0).to_csv(tmp_path / "mine.csv", index=False)
     with pytest.raises(TableError, match="holds no run"):
