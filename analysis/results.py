@@ -47,8 +47,7 @@ def load(folder: Path) -> Tables:
     runs = read_table(folder, "runs", RUNS)
     if runs is None:
         raise TableError(f"{folder}: neither runs.csv nor runs.parquet is there")
-    check(folder / "runs", runs, NEEDED)
-    check_rows(folder / "runs", runs)
+    runs = checked_runs(folder / "runs", runs)
     transfer = read_table(folder, "transfer", TRANSFER)
     curves = read_table(folder, "curves", CURVES)
     for name, frame, columns in (("transfer", transfer, TRANSFER), ("curves", curves, CURVES)):
@@ -56,7 +55,6 @@ def load(folder: Path) -> Tables:
             check(folder / name, frame, tuple(key for key, column in columns.items() if column.required))
     study_path = folder / "study.json"
     study = read_study(study_path) if study_path.exists() else {}
-    runs = with_defaults(runs)
     if transfer is not None:
         names = runs.drop_duplicates("run_id").set_index("run_id")["model"]
         if "transfer_id" not in transfer.columns:
@@ -89,11 +87,9 @@ def load_file(path: Path) -> Tables:
     """One CSV or parquet file as the runs table, without transfer and curves."""
     if path.suffix not in (".csv", ".parquet"):
         raise TableError(f"{path}: neither .csv nor .parquet")
-    runs = read_file(path, RUNS)
-    check(path, runs, NEEDED)
-    check_rows(path, runs)
+    runs = checked_runs(path, read_file(path, RUNS))
     empty = [pd.DataFrame(columns=pd.Index(list(columns))) for columns in (TRANSFER, CURVES)]
-    return Tables(with_defaults(runs), empty[0], empty[1], {})
+    return Tables(runs, empty[0], empty[1], {})
 
 
 def read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFrame | None:
@@ -136,10 +132,22 @@ def check(path: Path, frame: pd.DataFrame, needed: tuple[str, ...]) -> None:
     for name in (*FRACTIONS, "value"):
         if name not in frame.columns or (name == "value" and "protocol" not in frame.columns):
             continue
-        values = frame[name].dropna().astype(float)
-        wrong = values[(values < 0) | (values > 1)]
-        if len(wrong):
-            raise TableError(f"{path}: column {name}: {wrong.iloc[0]:g} is no fraction; accuracies are in [0, 1]")
+        check_fractions(f"{path}: column {name}", frame[name])
+
+
+def check_fractions(where: str, column: pd.Series) -> None:
+    """Raise TableError for an accuracy outside [0, 1]; empty values are none."""
+    values = column.dropna().astype(float)
+    wrong = values[(values < 0) | (values > 1)]
+    if len(wrong):
+        raise TableError(f"{where}: {wrong.iloc[0]:g} is no fraction; accuracies are in [0, 1]")
+
+
+def checked_runs(path: Path, runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs table, fit for every conclusion and with every documented column; raises as the two checks do."""
+    check(path, runs, NEEDED)
+    check_rows(path, runs)
+    return with_defaults(runs)
 
 
 def check_rows(path: Path, runs: pd.DataFrame) -> None:
@@ -216,9 +224,7 @@ def scores(tables: Tables, metric: str) -> pd.DataFrame:
         out = frame[columns].assign(value=frame[metric].astype(float), chance=1 / frame["num_classes"].astype(float))
         if len(out) and out["value"].isna().all():
             raise TableError(f"metric {metric}: empty in every finished run; --metric names another accuracy of runs")
-        wrong = out["value"][(out["value"] < 0) | (out["value"] > 1)]
-        if len(wrong):
-            raise TableError(f"metric {metric}: {wrong.iloc[0]:g} is no fraction; accuracies are in [0, 1]")
+        check_fractions(f"metric {metric}", out["value"])
         return out.dropna(subset=["value"])
     rows = evaluation_of(tables, metric).rows(tables.transfer)
     rows = rows[rows["features"] == "pretrained"]

@@ -55,6 +55,13 @@ def load_frozen(folder: Path) -> Frozen:
     return Frozen(config, str(frozen.config_hash), str(frozen.transfer_id))
 
 
+def own_transfer_id(folder: Path) -> str:
+    """The transfer_id of a run's config.yaml, '' where none can be read; no more of it, for 10,000 runs."""
+    path = folder / "config.yaml"
+    lines = path.read_text(errors="replace").splitlines()[:10] if path.is_file() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("transfer_id:")), "")
+
+
 def is_complete(folder: Path, config_hash: str, transfer_id: str) -> bool:
     """Finished, and its transfer evaluated."""
     return read_result(folder, config_hash) is not None and transfer_file(folder, transfer_id).exists()

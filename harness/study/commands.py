@@ -149,6 +149,8 @@ def write_tables(folder: Path, plan: dict[str, Any], out: Path, form: str) -> tu
 
 def study_json(folder: Path, plan: dict[str, Any], odd_folders: list[dict[str, str]]) -> dict[str, Any]:
     """What the analysis needs to know of a study beside its tables."""
+    from harness.submission import own_transfer_id
+
     study = plan["name"]
     default_data = spec.load(study).data if is_shipped(study) else plan["dataset"]
     data = "" if default_data == plan["dataset"] else f" data={plan['dataset']}"
@@ -157,7 +159,7 @@ def study_json(folder: Path, plan: dict[str, Any], odd_folders: list[dict[str, s
     return {key: value for key, value in plan.items() if key != "runs"} | {
         "command": f"harness run {study}{data} && harness report {study}{data}",
         "sizes": sorted({row["subset_samples"] for row in plan["runs"]}),
-        "transfer_ids": own_transfers(folder, plan),
+        "transfer_ids": sorted({own_transfer_id(folder / row["run_id"]) for row in plan["runs"]} - {""}),
         "expected_runs": len(plan["runs"]),
         "planned": {
             "runs": len(plan["runs"]),
@@ -168,16 +170,6 @@ def study_json(folder: Path, plan: dict[str, Any], odd_folders: list[dict[str, s
         "environment_differs": environment_differs(environments),
         "odd_folders": odd_folders,
     }
-
-
-def own_transfers(folder: Path, plan: dict[str, Any]) -> list[str]:
-    """transfer_id of what the runs themselves evaluate, which comes before later evaluations of the same target."""
-    found = set()
-    for row in plan["runs"]:
-        path = folder / str(row["run_id"]) / "config.yaml"
-        lines = path.read_text(errors="replace").splitlines()[:10] if path.is_file() else []
-        found |= {line.split(":", 1)[1].strip() for line in lines if line.startswith("transfer_id:")}
-    return sorted(found)
 
 
 def environment_differs(environments: list[dict[str, Any]]) -> dict[str, list[str]]:
