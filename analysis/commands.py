@@ -69,7 +69,7 @@ def show(results: dict[str, Any], as_json: bool) -> None:
 
 def parse_pairs(text: str) -> list[list[str]]:
     """'ViT-B/32:ResNet50x1,…' as pairs. Raises TableError for anything else."""
-    pairs = [part.split(":") for part in text.split(",")]
+    pairs = [[name.strip() for name in part.split(":")] for part in text.split(",")]
     for pair in pairs:
         if len(pair) != 2 or not all(pair):
             raise TableError(f"--pairs {':'.join(pair)}: not MODEL:MODEL")

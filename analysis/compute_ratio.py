@@ -222,7 +222,8 @@ def compare_bands(curves: list[Curve], variance: float, quantile: float) -> list
 def matched_pairs(ladder: pd.DataFrame, first: str, second: str, within_points: float = 0.1) -> list[dict[str, Any]]:
     """Each rung of `first` with the rung of `second` nearest in accuracy, where they are within `within_points`.
 
-    Returns rows of first, second, accuracies (fractions), compute of both, and compute of second over first.
+    Returns rows of first, second, samples seen by each (None where the ladder has no such column), accuracies
+    (fractions), compute of both, and compute of second over first.
     """
     means = {
         family: rung_means(ladder[ladder["family"] == family].dropna(subset=["compute", "value"]))
@@ -240,6 +241,8 @@ def matched_pairs(ladder: pd.DataFrame, first: str, second: str, within_points: 
                 {
                     "first": one["model"],
                     "second": str(other["model"]),
+                    "first_samples_seen": one.get("rung"),
+                    "second_samples_seen": other.get("rung"),
                     "first_value": 1 - 10 ** one["log_error"],
                     "second_value": 1 - 10 ** float(other["log_error"]),
                     "first_compute": one["compute"],

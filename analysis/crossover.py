@@ -2,7 +2,8 @@
 
 The gap is first minus second (ViT - ResNet) in percentage points of accuracy. Runs are paired by (draw, seed), so
 what a draw of the data does to both families cancels. The variance of the paired differences is pooled over sizes:
-two seeds at one size carry no interval, two seeds at four sizes carry one with four degrees of freedom.
+two seeds at one size carry no interval, two seeds at four sizes carry one with four degrees of freedom. Seeds that
+do not differ at all (copies of one run, accuracies at their ceiling) carry none either.
 """
 
 import itertools
@@ -14,6 +15,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 POINTS = 100.0  # percentage points in a fraction of 1
+NO_VARIANCE = 1e-12  # points squared; one image in 100 million moves a difference by more than its root
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Comparison:
     slope: Interval  # percentage points a decade of images, over used sizes
     crossover: Crossover
     degrees_of_freedom: int
+    varies: bool  # False: the paired seeds of every size give one and the same gap
 
     @property
     def used(self) -> list[Gap]:
@@ -105,7 +108,8 @@ def compare(scores: pd.DataFrame, first: str, second: str, rules: Rules) -> Comp
     used_sizes = sizes_above_chance(scores, first, second, rules.min_times_chance)
     used = differences[differences["size"].isin(used_sizes)]
     variance, freedom = pooled_variance(used)  # sizes at chance vary little and would flatter the intervals
-    enough = freedom >= rules.min_degrees_of_freedom
+    varies = freedom == 0 or variance > NO_VARIANCE
+    enough = freedom >= rules.min_degrees_of_freedom and varies
     quantile = float(stdtrit(freedom, 0.5 + rules.confidence / 2)) if enough else math.nan
     gaps = [
         Gap(
@@ -121,7 +125,7 @@ def compare(scores: pd.DataFrame, first: str, second: str, rules: Rules) -> Comp
     line = fit_line(used, variance)
     slope = around(line.slope, quantile * line.slope_error) if line else Interval(math.nan, math.nan, math.nan)
     crossing = find_crossover(line, used, quantile) if line else Crossover("not determined", None)
-    return Comparison(first, second, gaps, slope, crossing, freedom)
+    return Comparison(first, second, gaps, slope, crossing, freedom, varies)
 
 
 def around(value: float, half_width: float) -> Interval:

@@ -14,7 +14,6 @@ from analysis.results import Tables, with_defaults
 from harness.results_schema import CURVES, TRANSFER
 
 REFERENCE = Path(__file__).parent / "reference"
-FAMILIES = {"vit": "ViT", "resnet": "ResNet", "hybrid": "hybrid"}
 TARGETS = ("imagenet", "cifar10", "cifar100", "pets", "flowers")  # the five of 'Average-5'; ReaL is not among them
 IMAGENET_CLASSES = 1000
 # §4.1: 1.3M, 14M and 303M images.

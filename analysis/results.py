@@ -12,6 +12,7 @@ from harness.results_schema import CURVES, RUNS, TRANSFER, Column
 
 # What every conclusion needs of `runs`; other documented columns may be absent from a table of someone else's.
 NEEDED = ("run_id", "state", "model", "family", "subset_samples", "seed", "num_classes")
+FAMILIES = {"vit": "ViT", "resnet": "ResNet", "hybrid": "hybrid"}  # as they are written here; others stay as given
 SERIES = " · "  # between a model and its recipe
 FRACTIONS = ("best_val_top1", "test_top1", "train_top1_at_best", "train_top1_final", "val_top1_final")
 
@@ -45,6 +46,8 @@ def load(folder: Path) -> Tables:
     if folder.is_file():
         return load_file(folder)
     runs = read_table(folder, "runs", RUNS)
+    if runs is None and not folder.exists():
+        raise TableError(f"{folder}: no such file or folder")
     if runs is None:
         raise TableError(f"{folder}: neither runs.csv nor runs.parquet is there")
     runs = checked_runs(folder / "runs", runs)
@@ -107,6 +110,8 @@ def read_file(path: Path, columns: dict[str, Column]) -> pd.DataFrame:
         frame = read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=texts)
     except (ValueError, TypeError, OSError) as error:
         raise TableError(f"{path}: cannot be read ({error})") from error
+    if len(frame.columns) == 1 and ";" in frame.columns[0]:
+        raise TableError(f"{path}: columns are separated by semicolons; save it with commas")
     for column in frame.columns.intersection(list(columns)):
         if columns[column].kind != "str":
             try:
@@ -188,6 +193,8 @@ def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
     """
     frame = runs.reindex(columns=[*RUNS, *[name for name in runs.columns if name not in RUNS]])
     frame["draw"] = frame["draw"].fillna(0)
+    family = frame["family"].astype("string").str.strip()
+    frame["family"] = family.str.lower().map(FAMILIES).fillna(family)
     several = frame.groupby("model")["recipe"].transform("nunique") > 1
     named = frame["model"].astype("string") + SERIES + frame["recipe"].astype("string").fillna("?")
     frame["model"] = frame["model"].where(~several, named)

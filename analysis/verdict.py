@@ -98,7 +98,11 @@ def what_would_decide(comparison: Comparison, rules: Rules) -> str:
     """Seeds, sizes or steps that would settle an inconclusive verdict."""
     used = comparison.used
     if len(used) < 2:
+        if len(comparison.gaps) < 2:
+            return "more sizes: a slope needs at least two at which both models have paired seeds."
         return "longer training or fewer classes: at least two sizes must be clear of chance."
+    if not comparison.varies:
+        return "seeds that differ: the gap is the same in every pair of a size (copies of one run, or a ceiling)."
     slope, pairs = comparison.slope, max(gap.pairs for gap in used)
     if not slope.known:
         return (

@@ -6,7 +6,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from analysis.commands import parse_pairs
+from analysis.compute_ratio import matched_pairs
 from analysis.results import TableError, load, scores
+from analysis.summary import analyse, family_pairs, lines, matched_side
 from tests.analysis.studies import linear_gap, runs_table
 
 FIRST = "vit-1000-s0"
@@ -92,3 +95,53 @@ def test_a_table_without_rows_is_said(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="holds no run"):
         load(tmp_path / "mine.csv")
     assert pd.read_csv(tmp_path / "mine.csv").empty
+
+
+def test_runs_without_the_metric_are_counted(tmp_path: Path) -> None:
+    path = table(tmp_path, {"test_top1": None})
+    assert "18 finished runs (1 without this metric, left out)" in lines(analyse(load(path), metric="test_top1"))[0]
+    assert "18 finished runs, metric" in lines(analyse(load(path)))[0]
+
+
+@pytest.mark.parametrize(
+    "written, pairs",
+    [
+        ({"vit": "vit", "resnet": " RESNET"}, [("ViT", "ResNet")]),
+        ({"vit": "convnext", "resnet": "resnet"}, [("convnext", "ResNet")]),
+        ({"vit": "b", "resnet": "a"}, [("a", "b")]),
+    ],
+)
+def test_every_two_families_are_compared_however_they_are_written(
+    tmp_path: Path, written: dict[str, str], pairs: list[tuple[str, str]]
+) -> None:
+    runs = runs_table(linear_gap(6.0, 10_000))
+    runs["family"] = runs["model"].map(written)
+    runs.to_csv(tmp_path / "mine.csv", index=False)
+    assert family_pairs(load(tmp_path / "mine.csv").runs) == pairs
+
+
+def test_matched_pairs_say_how_long_each_was_trained() -> None:
+    runs = pd.DataFrame(
+        {
+            "model": ["v", "r", "r"],
+            "family": ["ViT", "ResNet", "ResNet"],
+            "rung": [7e6, 7e6, 14e6],
+            "compute": [1.0, 2.0, 4.0],
+            "value": [0.8, 0.7, 0.8],
+        }
+    )
+    row = matched_pairs(runs, "ViT", "ResNet")[0]
+    assert (row["first_samples_seen"], row["second_samples_seen"], row["times_less"]) == (7e6, 14e6, pytest.approx(4.0))
+    assert matched_side(row, "second") == "r (1.4e+07 samples seen) 80.00 %"
+
+
+def test_a_path_that_is_not_there_and_semicolons_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"nosuch\.csv: no such file"):
+        load(tmp_path / "nosuch.csv")
+    (tmp_path / "mine.csv").write_text("run_id;state\na;finished\n")
+    with pytest.raises(TableError, match="semicolons"):
+        load(tmp_path / "mine.csv")
+
+
+def test_blanks_in_pairs_are_no_names() -> None:
+    assert parse_pairs("A:B, C : D") == [["A", "B"], ["C", "D"]]

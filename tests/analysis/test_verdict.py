@@ -66,3 +66,15 @@ def test_the_study_files_numbers_decide() -> None:
 @pytest.mark.parametrize("images, text", [(12_345, "12,000"), (999, "1,000"), (7, "7"), (3_456_789, "3,500,000")])
 def test_sizes_are_rounded_for_reading(images: float, text: str) -> None:
     assert rough(images) == text
+
+
+def test_seeds_that_do_not_differ_carry_no_interval() -> None:
+    result = verdict(linear_gap(0.0, 1e4, noise=0.0))
+    assert result.outcome == "inconclusive"
+    assert "no interval" in result.sentence
+    assert "seeds that differ" in result.would_decide
+
+
+def test_one_size_asks_for_sizes_and_not_for_longer_training() -> None:
+    result = verdict(linear_gap(6.0, 10_000, noise=0.5), sizes=(100_000,))  # type: ignore[arg-type]
+    assert result.would_decide.startswith("more sizes")
