@@ -99,8 +99,7 @@ def compare_compute(ladder: pd.DataFrame, first: str, second: str, unit: str, co
     Args:
         ladder: one row a run: family, model, compute (of `unit`, above zero), value (accuracy, a fraction).
     """
-    usable = ladder[(ladder["compute"] > 0) & (ladder["value"] < 1)].dropna(subset=["compute", "value"])
-    parts = [usable[usable["family"] == family] for family in (first, second)]
+    parts = [usable(ladder, family) for family in (first, second)]
 
     def nothing(status: str) -> ComputeRatio:
         return ComputeRatio(first, second, unit, status, None, None, None, [], 0, "")
@@ -136,6 +135,11 @@ def compare_compute(ladder: pd.DataFrame, first: str, second: str, unit: str, co
     less = Interval(1 / ratio.value, 1 / ratio.high, 1 / ratio.low)
     reach = (1 - 10**worst, 1 - 10**best)
     return ComputeRatio(first, second, unit, "ok", ratio, less, reach, bands, freedom, observations)
+
+
+def usable(ladder: pd.DataFrame, family: str) -> pd.DataFrame:
+    """Runs of a family with a logarithm of compute and of error."""
+    return ladder[(ladder["family"] == family) & (ladder["compute"] > 0) & (ladder["value"] < 1)]
 
 
 def rung_means(part: pd.DataFrame) -> pd.DataFrame:
@@ -225,10 +229,7 @@ def matched_pairs(ladder: pd.DataFrame, first: str, second: str, within_points: 
     Returns rows of first, second, samples seen by each (None where the ladder has no such column), accuracies
     (fractions), compute of both, and compute of second over first.
     """
-    means = {
-        family: rung_means(ladder[ladder["family"] == family].dropna(subset=["compute", "value"]))
-        for family in (first, second)
-    }
+    means = {family: rung_means(usable(ladder, family)) for family in (first, second)}
     found = []
     for one in means[first].to_dict("records"):
         others = means[second]

@@ -230,12 +230,11 @@ def facts(tables: Tables) -> list[tuple[str, str]]:
     planned = study.get("planned") or {}
     spent = float(runs["exaflops_spent"].fillna(0).sum())
     seconds = float(runs["device_seconds_train"].fillna(0).sum())
+    of = f" of {planned['exaflops']:.3g} planned" if "exaflops" in planned else ""
+    minutes = f"; planned {planned['device_days'] * 1440:.1f} min" if "device_days" in planned else ""
     items = [
-        ("Compute", f"{spent:.3g} exaFLOPs spent of {float(planned.get('exaflops', spent)):.3g} planned"),
-        (
-            "Device time",
-            f"{seconds / 60:.1f} min in training steps; planned {float(planned.get('device_days', 0)) * 1440:.1f} min",
-        ),
+        ("Compute", f"{spent:.3g} exaFLOPs spent{of}"),
+        ("Device time", f"{seconds / 60:.1f} min in training steps{minutes}"),
         ("Of the paper's H/14", f"{spent / 4262:.2g} (4262 exaFLOPs, arXiv 2010.11929v2, Table 6)"),
     ]
     environment = study.get("environment") or {}

@@ -80,6 +80,13 @@ def read_study(path: Path) -> dict[str, Any]:
         raise TableError(f"{path}: cannot be read ({error}); without it the tables are still analysed") from error
     if not isinstance(study, dict):
         raise TableError(f"{path}: no JSON object")
+    for name in ("rules", "planned", "environment", "environment_differs"):
+        if not isinstance(study.get(name) or {}, dict):
+            raise TableError(f"{path}: {name}: {study[name]!r} is no object")
+    for name in ("rules", "planned"):
+        for key, value in (study.get(name) or {}).items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TableError(f"{path}: {name}.{key}: {value!r} is no number")
     pairs = study.get("pairs") or []
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise TableError(f'{path}: pairs: {pairs!r}; write [["ViT-B/32", "ResNet50x1"]]')

@@ -7,10 +7,10 @@ interesting. Anything else is inconclusive, with what would decide it.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from analysis.crossover import Comparison, Interval, Rules, compare
-from analysis.results import Tables, pairs_of, scores
+from analysis.results import TableError, Tables, pairs_of, scores
 
 OUTCOMES = ("reproduced", "trend only", "not reproduced", "inconclusive")
 
@@ -28,9 +28,14 @@ class Verdict:
 
 
 def rules_of(study: dict[str, object]) -> Rules:
-    """The rules that the study names; defaults for what it leaves out."""
-    given = study.get("rules")
-    return Rules(**given) if isinstance(given, dict) else Rules()
+    """The rules that the study names; defaults for what it leaves out. Raises TableError for a rule there is not."""
+    given = study.get("rules") or {}
+    assert isinstance(given, dict)  # analysis.results.read_study
+    known = [field.name for field in fields(Rules)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise TableError(f"study.json: rules.{unknown[0]} is no rule; there are {', '.join(known)}")
+    return Rules(**given)
 
 
 def judge_all(tables: Tables) -> list[Verdict]:

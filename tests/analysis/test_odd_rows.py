@@ -82,7 +82,19 @@ def test_a_metric_that_is_no_accuracy_is_refused(tmp_path: Path, metric: str, me
         scores(load(table(tmp_path, {"accuracy": 17.5}, everywhere=True)), metric)
 
 
-@pytest.mark.parametrize("text", ['{"name": "s"', "[1]", '{"pairs": "AB"}', '{"pairs": [["a", "b", "c"]]}'])
+DAMAGED = (
+    '{"name": "s"',
+    "[1]",
+    '{"pairs": "AB"}',
+    '{"pairs": [["a", "b", "c"]]}',
+    '{"planned": 3}',
+    '{"planned": {"exaflops": null}}',
+    '{"rules": {"confidence": "high"}}',
+    '{"environment": "a laptop"}',
+)
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_study_json_is_named(tmp_path: Path, text: str) -> None:
     table(tmp_path, {}).rename(tmp_path / "runs.csv")
     (tmp_path / "study.json").write_text(text)
@@ -145,3 +157,10 @@ def test_a_path_that_is_not_there_and_semicolons_are_named(tmp_path: Path) -> No
 
 def test_blanks_in_pairs_are_no_names() -> None:
     assert parse_pairs("A:B, C : D") == [["A", "B"], ["C", "D"]]
+
+
+def test_a_rule_that_there_is_not_is_named(tmp_path: Path) -> None:
+    table(tmp_path, {}).rename(tmp_path / "runs.csv")
+    (tmp_path / "study.json").write_text('{"rules": {"confidance": 0.9}}')
+    with pytest.raises(TableError, match=r"rules\.confidance is no rule; there are confidence"):
+        analyse(load(tmp_path))

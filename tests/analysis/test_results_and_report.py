@@ -116,6 +116,21 @@ def test_names_from_data_are_text_not_markup(tmp_path: Path, runs: pd.DataFrame)
     assert "<b>" not in text
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("accuracy", [0.0, 1.0])
+def test_the_ends_of_the_scale_make_a_page(tmp_path: Path, runs: pd.DataFrame, accuracy: float) -> None:
+    runs["best_val_top1"] = runs["test_top1"] = accuracy
+    assert "nconclusive" in page_of(write_study(tmp_path / "t", runs), tmp_path / "out")
+
+
+def test_what_was_planned_is_said_where_it_is_known(tmp_path: Path, runs: pd.DataFrame) -> None:
+    assert "planned" not in page_of(write_study(tmp_path / "t", runs), tmp_path / "out")
+    planned = {"exaflops": 0.25, "device_days": 1 / 1440}
+    text = page_of(write_study(tmp_path / "u", runs, planned=planned), tmp_path / "out")
+    assert "of 0.25 planned" in text
+    assert "planned 1.0 min" in text
+
+
 @pytest.mark.parametrize("column", ["run_id", "state", "model", "subset_samples", "seed"])
 def test_a_missing_column_is_named(tmp_path: Path, runs: pd.DataFrame, column: str) -> None:
     folder = write_study(tmp_path / "t", runs)
