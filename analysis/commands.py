@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis import paper
 from analysis.report import build
-from analysis.results import TableError, load
+from analysis.results import TableError, Tables, load, pairs_of
 from analysis.summary import analyse, lines
 
 
@@ -32,6 +32,7 @@ def analyze_command(table: Path, pairs: str | None, x: str, metric: str | None, 
         tables = load(table)
         if pairs:
             tables = dataclasses.replace(tables, study=tables.study | {"pairs": parse_pairs(pairs)})
+            check_pairs(tables)
         results = {"table": analyse(tables, x, metric)}
     except TableError as error:
         print(f"harness: {error}")
@@ -65,6 +66,14 @@ def show(results: dict[str, Any], as_json: bool) -> None:
         if name != "table":
             print(f"\n== {name}")
         print("\n".join(lines(result)))
+
+
+def check_pairs(tables: Tables) -> None:
+    """Raise TableError for a pair of which a model has no finished run (a study under way may have such pairs)."""
+    models = set(map(str, tables.finished["model"]))
+    for name in (model for pair in pairs_of(tables) for model in pair):
+        if name not in models:
+            raise TableError(f"--pairs: no finished run of {name}; models: {', '.join(sorted(models))}")
 
 
 def parse_pairs(text: str) -> list[list[str]]:

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 
+Floats = NDArray[np.float64]
 POINTS = 100.0  # percentage points in a fraction of 1
 NO_VARIANCE = 1e-12  # points squared; one image in 100 million moves a difference by more than its root
+BAND_POINTS = 1001  # between two sizes
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Crossover:
     """Size at which the gap changes sign: in range with an interval, or on which side it must lie."""
 
     where: str  # 'in range' | 'above the largest size' | 'below the smallest size' | 'not determined'
-    size: Interval | None  # images; the bounds never leave the range of sizes
+    size: Interval | None  # images; the bounds never leave the range of sizes: one at its end is open
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,8 @@ def compare(scores: pd.DataFrame, first: str, second: str, rules: Rules) -> Comp
     ]
     line = fit_line(used, variance)
     slope = around(line.slope, quantile * line.slope_error) if line else Interval(math.nan, math.nan, math.nan)
-    crossing = find_crossover(line, used, quantile) if line else Crossover("not determined", None)
+    kept = [gap for gap in gaps if gap.used]
+    crossing = find_crossover(line, kept, variance, quantile) if line else Crossover("not determined", None)
     return Comparison(first, second, gaps, slope, crossing, freedom, varies)
 
 
@@ -175,12 +180,6 @@ class Line:
     intercept_error: float
     slope_error: float
 
-    def at(self, x: float) -> float:
-        return self.intercept + self.slope * (x - self.centre)
-
-    def error_at(self, x: float) -> float:
-        return math.hypot(self.intercept_error, self.slope_error * (x - self.centre))
-
 
 def fit_line(used: pd.DataFrame, variance: float) -> Line | None:
     """The line through the paired differences; None with fewer than two sizes."""
@@ -193,28 +192,36 @@ def fit_line(used: pd.DataFrame, variance: float) -> Line | None:
     return Line(centre, float(y.mean()), slope, math.sqrt(variance / len(x)), math.sqrt(variance / spread))
 
 
-def find_crossover(line: Line, used: pd.DataFrame, quantile: float) -> Crossover:
-    """Fieller's interval for the zero of the line, cut to the range of sizes.
+def find_crossover(line: Line, gaps: list[Gap], variance: float, quantile: float) -> Crossover:
+    """Where the gap, straight between neighbouring sizes, is zero.
 
-    The interval holds the sizes at which the line's confidence band includes zero. An estimate outside the range is
-    never given as a number: only the side is named, and only when the slope's interval excludes zero.
+    The gap need be no line over all sizes (the paper's saturates, Figure 4); within one step of size it is taken for
+    one, which is all that is known there. The interval holds every size at which
+    the confidence band of the interpolated gap includes zero; a bound at an end of the range is open. The estimate is
+    the zero of the means made monotone in the slope's direction (isotonic regression). Outside the range no number is
+    given, only the side; and nothing at all unless the slope is clear of zero.
+
+    Args:
+        gaps: the used sizes, ascending.
     """
-    low, high = (math.log10(float(used["size"].min())), math.log10(float(used["size"].max())))
     if not math.isfinite(quantile) or abs(line.slope) <= quantile * line.slope_error:
         return Crossover("not determined", None)
-    zero = line.centre - line.intercept / line.slope
-    if zero > high:
+    x = np.log10([gap.size for gap in gaps])
+    pairs = np.array([gap.pairs for gap in gaps], dtype=float)
+    means = math.copysign(1.0, line.slope) * np.array([gap.gap.value for gap in gaps])  # now rising
+    monotone = isotonic_regression(means, weights=pairs).x
+    if monotone[-1] < 0:
         return Crossover("above the largest size", None)
-    if zero < low:
+    if monotone[0] > 0:
         return Crossover("below the smallest size", None)
-    left, right = fieller(line, quantile)
-    return Crossover("in range", Interval(10**zero, 10 ** max(left, low), 10 ** min(right, high)))
+    zero = float(np.interp(0.0, monotone, x))
+    low, high = sizes_near_zero(x, means, variance / pairs, quantile)
+    return Crossover("in range", Interval(10**zero, 10 ** min(low, zero), 10 ** max(high, zero)))
 
 
-def fieller(line: Line, quantile: float) -> tuple[float, float]:
-    """Roots of (a + b u)^2 = q^2 (ea^2 + eb^2 u^2), u = x - centre; the slope must be clear of zero."""
-    square = line.slope**2 - (quantile * line.slope_error) ** 2
-    linear = 2 * line.intercept * line.slope
-    constant = line.intercept**2 - (quantile * line.intercept_error) ** 2
-    root = math.sqrt(max(0.0, linear**2 - 4 * square * constant))
-    return line.centre + (-linear - root) / (2 * square), line.centre + (-linear + root) / (2 * square)
+def sizes_near_zero(x: Floats, means: Floats, variances: Floats, quantile: float) -> tuple[float, float]:
+    """The least and the largest x at which the band of the interpolated means includes zero."""
+    places = np.concatenate([np.linspace(left, right, BAND_POINTS) for left, right in itertools.pairwise(x)])
+    weights = np.array([np.interp(places, x, row) for row in np.eye(len(x))])  # (sizes, places)
+    inside = places[np.abs(means @ weights) <= quantile * np.sqrt(variances @ weights**2)]
+    return float(inside.min()), float(inside.max())

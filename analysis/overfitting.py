@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.crossover import POINTS, Comparison, Rules, compare, sign_change
 from analysis.results import Tables, pairs_of, scores
 
-MIN_TIMES_LARGER = 1.2  # models within 20 % of each other are of one size
+MIN_TIMES_LARGER = 1.2  # models within 20 % of each other, in parameters and in compute, are of one size
 
 
 def train_against_validation(tables: Tables) -> list[dict[str, Any]]:
@@ -47,19 +47,30 @@ def train_against_validation(tables: Tables) -> list[dict[str, Any]]:
 def bigger_against_smaller(tables: Tables, metric: str, rules: Rules) -> list[Comparison]:
     """Every two models of a family of which one is larger, compared at equal sizes: first is the larger.
 
-    Size is parameters; without that column (tables of others) it is the order in which pairs of the study name them.
+    Larger is a fifth or more in parameters, or where those are alike in forward MACs; without these columns (tables of
+    others) it is the order in which pairs of the study name them.
     """
     table = scores(tables, metric)
-    sizes = tables.finished.groupby("model")["parameters"].mean().dropna().astype(float)
+    means = tables.finished.groupby("model")[["parameters", "forward_macs_per_image"]].mean().astype(float)
     named = pairs_of(tables)
     families = tables.finished.groupby("model")["family"].first()
     found = [(one, two) for one, two in named if families.get(one) == families.get(two) is not None]
-    for one, two in combinations(sizes.index, 2):
-        large, small = (one, two) if sizes[one] > sizes[two] else (two, one)
-        if families[one] == families[two] and sizes[large] > MIN_TIMES_LARGER * sizes[small]:
-            found.append((large, small))
+    for one, two in combinations(means.index, 2):
+        if families[one] == families[two] and (order := larger_first(means, one, two)):
+            found.append(order)
     compared = [compare(table, one, two, rules) for one, two in dict.fromkeys(found)]
     return [item for item in compared if item.gaps]
+
+
+def larger_first(means: pd.DataFrame, one: str, two: str) -> tuple[str, str] | None:
+    """The two with the larger first; None for models of one size."""
+    for measure in means.columns:  # NaN compares as False
+        first, second = float(means[measure][one]), float(means[measure][two])
+        if first > MIN_TIMES_LARGER * second:
+            return one, two
+        if second > MIN_TIMES_LARGER * first:
+            return two, one
+    return None
 
 
 def sentence(comparison: Comparison) -> str:

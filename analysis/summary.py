@@ -15,7 +15,7 @@ from analysis import overfitting
 from analysis.compute_ratio import ComputeRatio, compare_compute, matched_pairs
 from analysis.crossover import Comparison, compare, sign_change
 from analysis.fits import Fit, fit_each
-from analysis.results import TableError, Tables, pairs_of, scores
+from analysis.results import Tables, pairs_of, scores
 from analysis.verdict import judge, rules_of
 
 X_AXES = ("images", "exaflops", "device_days")
@@ -33,12 +33,7 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
     metric = metric or str(tables.study.get("metric", "best_val_top1"))
     rules = rules_of(tables.study)
     table = scores(tables, metric)
-    pairs = pairs_of(tables)
-    missing = {model for pair in pairs for model in pair} - set(table["model"])
-    if missing:
-        known = ", ".join(sorted(map(str, table["model"].unique())))
-        raise TableError(f"pairs: no finished run of {sorted(missing)[0]}; models: {known}")
-    comparisons = [compare(table, one, two, rules) for one, two in pairs]
+    comparisons = [compare(table, one, two, rules) for one, two in pairs_of(tables)]
     ladders = {unit: ladder(tables, metric, unit) for unit in COMPUTE_UNITS}
     result = {
         "title": tables.study.get("title") or tables.study.get("name"),
@@ -124,7 +119,8 @@ def fits_of(tables: Tables, metric: str, x: str) -> dict[str, Fit]:
         table = scores(tables, metric)
         return fit_each(table, "model", table["subset_samples"])
     table = ladder(tables, metric, x)
-    return fit_each(table, "family", table["compute"])
+    rungs = table.groupby(["family", "model", "rung"])["compute"].transform("mean")  # seconds differ by seed
+    return fit_each(table, "family", rungs)
 
 
 def fit_rows(tables: Tables, metric: str, x: str) -> list[dict[str, Any]]:
@@ -196,7 +192,10 @@ def size_sentences(rows: list[dict[str, Any]]) -> list[str]:
     """Larger models that do worse somewhere, a sentence each; one for all where none does."""
     worse = [row["sentence"] for row in rows if any(gap["gap"]["value"] < 0 for gap in row["gaps"])]
     if rows and not worse:
-        return ["No larger model of a family does worse than a smaller one at any size measured."]
+        return [
+            "No larger model of a family (by a fifth or more in parameters, or in MACs where those are alike) does "
+            "worse than a smaller one at any size measured."
+        ]
     return worse
 
 

@@ -9,9 +9,10 @@ interesting. Anything else is inconclusive, with what would decide it.
 import math
 from dataclasses import dataclass, fields
 
-from analysis.crossover import Comparison, Interval, Rules, compare
+from analysis.crossover import Comparison, Interval, Rules, compare, sign_change
 from analysis.results import TableError, Tables, pairs_of, scores
 
+ROUNDING = 1e-9
 OUTCOMES = ("reproduced", "trend only", "not reproduced", "inconclusive")
 
 
@@ -78,6 +79,8 @@ def decide(comparison: Comparison, rules: Rules) -> str:
 def sentence(outcome: str, comparison: Comparison) -> str:
     """The outcome and the numbers that decided it, in one sentence."""
     first, second, used = comparison.first, comparison.second, comparison.used
+    if not comparison.gaps:
+        return f"Inconclusive: {first} and {second} have no finished runs of one size and one seed."
     if not used:
         return f"Inconclusive: no size at which both {first} and {second} are clear of chance."
     small, large = used[0], used[-1]
@@ -89,9 +92,7 @@ def sentence(outcome: str, comparison: Comparison) -> str:
     )
     where = comparison.crossover
     if where.size is not None:
-        crossing = (
-            f"; crossover at {rough(where.size.value)} images ({rough(where.size.low)} to {rough(where.size.high)})"
-        )
+        crossing = f"; crossover at {rough(where.size.value)} images ({bounds(comparison)})"
     elif where.where == "not determined":
         crossing = "; no crossover can be named"
     else:
@@ -99,11 +100,21 @@ def sentence(outcome: str, comparison: Comparison) -> str:
     return f"{outcome.capitalize()}: {gaps}{crossing}."
 
 
+def bounds(comparison: Comparison) -> str:
+    """'9,000 to 14,000, between the measured 5,000 and 25,000'; a bound at the end of the sizes is open."""
+    size, used, change = comparison.crossover.size, comparison.used, sign_change(comparison)
+    assert size is not None
+    low = rough(size.low) + " or less" * (size.low <= used[0].size * (1 + ROUNDING))
+    high = rough(size.high) + " or more" * (size.high >= used[-1].size * (1 - ROUNDING))
+    measured = f", between the measured {change.below:,} and {change.above:,}" if change else ""
+    return f"{low} to {high}{measured}"
+
+
 def what_would_decide(comparison: Comparison, rules: Rules) -> str:
     """Seeds, sizes or steps that would settle an inconclusive verdict."""
     used = comparison.used
     if len(used) < 2:
-        if len(comparison.gaps) < 2:
+        if len(comparison.gaps) < 2:  # also of a study under way
             return "more sizes: a slope needs at least two at which both models have paired seeds."
         return "longer training or fewer classes: at least two sizes must be clear of chance."
     if not comparison.varies:

@@ -11,6 +11,7 @@ from scipy import stats
 
 from analysis.crossover import Comparison, Rules, compare, paired_differences, pooled_variance
 from analysis.results import Tables, scores
+from analysis.verdict import bounds
 from tests.analysis.studies import linear_gap, runs_table
 
 RULES = Rules()
@@ -177,3 +178,53 @@ def test_scaling_sizes_moves_the_crossover_alone(power: int) -> None:
     assert one.crossover.size is not None
     assert other.crossover.size is not None
     assert other.crossover.size.value == pytest.approx(factor * one.crossover.size.value, rel=1e-6)
+
+
+FIGURE_4 = {9_000_000: -9.89, 30_000_000: 2.17, 90_000_000: 2.77, 300_000_000: 3.17}  # ViT-B/32 - ResNet50x1
+
+
+def saturating(end: float = 3.17) -> Comparison:
+    """Three seeds of Figure 4's gap that differ by half a point; a line over all sizes crosses at about 60M."""
+    gaps = FIGURE_4 | {300_000_000: end}
+    values = {("resnet", size): [0.5, 0.5, 0.5] for size in gaps} | {
+        ("vit", size): [0.5 + (gap + shift) / 100 for shift in (-0.5, 0, 0.5)] for size, gap in gaps.items()
+    }
+    return compare(table(values, num_classes=100), "vit", "resnet", RULES)
+
+
+def test_the_crossover_of_a_gap_that_saturates_is_where_it_changes_sign() -> None:
+    size = saturating().crossover.size
+    assert size is not None
+    decades = math.log10(30 / 9) * 9.89 / (9.89 + 2.17)  # straight between the two sizes
+    assert size.value == pytest.approx(9_000_000 * 10**decades, rel=1e-3)
+    assert 9_000_000 < size.low < size.value < size.high < 30_000_000
+    assert "between the measured 9,000,000 and 30,000,000" in bounds(saturating())
+
+
+def test_the_bound_of_a_crossover_is_where_the_interpolated_band_leaves_zero() -> None:
+    """At the upper bound the interpolated gap is as far above zero as its half-width there."""
+    size = saturating().crossover.size
+    assert size is not None
+    t = math.log10(size.high / 9e6) / math.log10(30 / 9)
+    half = stats.t.ppf(0.975, 8) * math.sqrt(0.25 / 3 * ((1 - t) ** 2 + t**2))
+    assert (1 - t) * -9.89 + t * 2.17 == pytest.approx(half, abs=0.02)
+
+
+def test_a_bound_at_the_end_of_the_sizes_is_open() -> None:
+    values = {("resnet", size): [0.5, 0.5, 0.5] for size in (1000, 10_000)} | {
+        ("vit", size): [0.5 + (gap + shift) / 100 for shift in (-1, 0, 1)] for size, gap in ((1000, -9), (10_000, 1))
+    }
+    found = compare(table(values, num_classes=100), "vit", "resnet", RULES)
+    assert "or more, between the measured 1,000 and 10,000" in bounds(found)
+
+
+def test_means_out_of_order_are_made_monotone_before_the_zero_is_taken() -> None:
+    values = {("resnet", size): [0.5, 0.5, 0.5] for size in (100, 1000, 10_000, 100_000)} | {
+        ("vit", size): [0.5 + (gap + shift) / 100 for shift in (-0.5, 0, 0.5)]
+        for size, gap in ((100, -6.0), (1000, 1.0), (10_000, -1.0), (100_000, 6.0))
+    }
+    crossover = compare(table(values, num_classes=100), "vit", "resnet", RULES).crossover
+    assert crossover.size is not None
+    assert 1000 <= crossover.size.value <= 10_000  # the two in the middle average to zero
+    assert crossover.size.low < 1000
+    assert crossover.size.high > 10_000

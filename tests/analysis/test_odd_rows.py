@@ -8,8 +8,9 @@ import pytest
 
 from analysis.commands import parse_pairs
 from analysis.compute_ratio import matched_pairs
+from analysis.overfitting import larger_first
 from analysis.results import TableError, load, scores
-from analysis.summary import analyse, family_pairs, lines, matched_side
+from analysis.summary import analyse, family_pairs, fits_of, lines, matched_side
 from tests.analysis.studies import linear_gap, runs_table
 
 FIRST = "vit-1000-s0"
@@ -164,3 +165,21 @@ def test_a_rule_that_there_is_not_is_named(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text('{"rules": {"confidance": 0.9}}')
     with pytest.raises(TableError, match=r"rules\.confidance is no rule; there are confidence"):
         analyse(load(tmp_path))
+
+
+def test_a_larger_model_is_larger_in_parameters_or_else_in_macs() -> None:
+    means = pd.DataFrame(
+        {"parameters": [100.0, 110, 130], "forward_macs_per_image": [10.0, 16, 5]}, index=["a", "b", "c"]
+    )
+    assert larger_first(means, "a", "b") == ("b", "a")
+    assert larger_first(means, "a", "c") == ("c", "a")
+    assert larger_first(means.assign(forward_macs_per_image=float("nan")), "a", "b") is None
+
+
+def test_a_fit_against_device_time_takes_seeds_of_a_model_as_one_rung(tmp_path: Path) -> None:
+    runs = runs_table(linear_gap(6.0, 10_000, noise=1.0), sizes=(1000,))
+    runs["samples_seen"] = 100_000
+    runs["device_seconds_train"] = 3600.0 + 60 * runs["seed"]
+    runs.to_csv(tmp_path / "mine.csv", index=False)
+    fits = fits_of(load(tmp_path / "mine.csv"), "best_val_top1", "device_days")
+    assert {fit.rungs for fit in fits.values()} == {1}

@@ -116,6 +116,12 @@ def test_names_from_data_are_text_not_markup(tmp_path: Path, runs: pd.DataFrame)
     assert "<b>" not in text
 
 
+def test_a_study_under_way_makes_a_page(tmp_path: Path, runs: pd.DataFrame) -> None:
+    runs.loc[runs["model"] == "resnet", "state"] = "failed"
+    text = page_of(write_study(tmp_path / "t", runs), tmp_path / "out")
+    assert "vit and resnet have no finished runs of one size and one seed" in text
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("accuracy", [0.0, 1.0])
 def test_the_ends_of_the_scale_make_a_page(tmp_path: Path, runs: pd.DataFrame, accuracy: float) -> None:
