@@ -4,7 +4,7 @@ import pandas as pd
 
 from analysis import paper
 from analysis.figures import PERCENT, SEED_INTERVAL, Look, mean_bars, models_in, with_percent
-from analysis.results import Tables, evaluation_of
+from analysis.results import Tables, transfer_title
 from analysis.style import FAINT_INK, GRID, Chart, colours, compute_axis, label_lines, new_chart, overlay_axes
 from analysis.summary import ladder, unit_name
 
@@ -24,7 +24,7 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
     if rungs.empty or rungs.groupby("family").size().max() < 2:
         return None
     known = str(tables.study.get("metric_title") or {"best_val_top1": "validation"}.get(metric, metric))
-    name = evaluation_of(tables, metric).title if metric.startswith("transfer:") else known
+    name = transfer_title(tables, metric) if metric.startswith("transfer:") else known
     chart = new_chart(f"Compute scaling in {unit_name(unit)}: {name}", AXIS_NAMES[unit], f"Top-1 [%], {name}")
     chart.axes.set_xscale("log")
     palette = colours(rows["family"].tolist())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.transfer import Evaluation, choose
+from analysis.transfer import AVERAGE, Evaluation, average_of, choose
 from harness.results_schema import CURVES, RUNS, TRANSFER, Column
 
 # What every conclusion needs of `runs`; other documented columns may be absent from a table of someone else's.
@@ -240,15 +240,31 @@ def scores(tables: Tables, metric: str) -> pd.DataFrame:
             raise TableError(f"metric {metric}: empty in every finished run; --metric names another accuracy of runs")
         check_fractions(f"metric {metric}", out["value"])
         return out.dropna(subset=["value"])
-    rows = evaluation_of(tables, metric).rows(tables.transfer)
-    rows = rows[rows["features"] == "pretrained"]
-    means = rows.groupby("run_id")["value"].mean().rename("value").reset_index()
-    return frame[columns].merge(means, on="run_id").assign(chance=0.0)
+    means = [transfer_means(tables, evaluation) for evaluation in evaluations_of(tables, metric)]
+    mean = pd.concat(means, axis=1).dropna().mean(axis=1)  # of several targets, the runs that have them all
+    return frame[columns].merge(mean.rename("value").reset_index(), on="run_id").assign(chance=0.0)
 
 
-def evaluation_of(tables: Tables, metric: str) -> Evaluation:
-    """What 'transfer:TARGET:SHOTS' names here. Raises TableError when that is nothing, or several."""
+def transfer_means(tables: Tables, evaluation: Evaluation) -> pd.Series:
+    """A run's mean over support seeds, by run_id."""
+    rows = evaluation.rows(tables.transfer)
+    return rows[rows["features"] == "pretrained"].groupby("run_id")["value"].mean()
+
+
+def evaluations_of(tables: Tables, metric: str) -> list[Evaluation]:
+    """What 'transfer:TARGET:SHOTS' names here, of 'transfer:average:SHOTS' one a target. Raises TableError if it cannot
+    be told."""
+    own = tables.study.get("transfer_ids", [])
+    words = metric.split(":")
     try:
-        return choose(tables.transfer, metric, tables.study.get("transfer_ids", []))
+        if words[1] == AVERAGE and len(words) == 3 and not (tables.transfer["target"] == AVERAGE).any():
+            return average_of(tables.transfer, words[2], own)
+        return [choose(tables.transfer, metric, own)]
     except ValueError as error:
         raise TableError(str(error)) from error
+
+
+def transfer_title(tables: Tables, metric: str) -> str:
+    """'digits, 5-shot', 'average of 5 targets, 5-shot'."""
+    found = evaluations_of(tables, metric)
+    return found[0].title if len(found) == 1 else f"average of {len(found)} targets, {found[0].kind}"

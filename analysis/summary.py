@@ -19,6 +19,7 @@ from analysis.results import Tables, pairs_of, scores
 from analysis.verdict import judge, rules_of
 
 X_AXES = ("images", "exaflops", "device_days")
+ONE_RUNG = " has 1 rung(s)"  # a study that is no ladder: nothing to say pair by pair
 COMPUTE_UNITS = ("exaflops", "device_days")
 FAMILY_ORDER = ("hybrid", "ViT", "ResNet")  # of two, the first against the second; others go before ResNet
 
@@ -168,7 +169,10 @@ def counted_runs(result: dict[str, Any]) -> str:
 
 def other_lines(result: dict[str, Any]) -> list[str]:
     """Compute, overfitting and fits: what a verdict does not say."""
-    found = list(dict.fromkeys(ratio_line(row) for row in result["compute_ratio"]))
+    ladders = [row for row in result["compute_ratio"] if ONE_RUNG not in row["status"]]
+    found = list(dict.fromkeys(ratio_line(row) for row in ladders))
+    if result["compute_ratio"] and not ladders:
+        found.append("No compute ratio: it takes a ladder of three or more models a family on the full set.")
     for row in result["compute_ratio"]:
         found += band_lines(row)
     for name, pairs in result["matched_compute_pairs"].items():

@@ -1,13 +1,15 @@
 """Which rows of the transfer table belong together: those of one target, protocol, settings, shots and metric.
 
 A run may have been evaluated twice on one target, by two protocols or by one with other settings; their rows are never
-averaged. `transfer:TARGET:SHOTS` names an evaluation, with `:METRIC:TRANSFER_ID` where several answer to that.
+averaged. `transfer:TARGET:SHOTS` names an evaluation, with `:METRIC:TRANSFER_ID` where several answer to that;
+`transfer:average:SHOTS` the mean over targets (the paper's Figure 5 and Table 6).
 """
 
 from typing import NamedTuple
 
 import pandas as pd
 
+AVERAGE = "average"
 KEYS = ["target", "protocol", "shots", "metric", "transfer_id"]
 KINDS = {"finetune": "fine-tuned", "linear_probe": "linear probe"}  # few-shot says its shots
 METRIC_NAMES = {"top1": "top-1", "top5": "top-5", "mean_per_class": "mean per-class accuracy", "real": "ReaL accuracy"}
@@ -89,3 +91,21 @@ def choose(transfer: pd.DataFrame, metric: str, own: list[str]) -> Evaluation:
     names = ", ".join(item.name for item in found or everything)
     problem = "transfer has several such evaluations" if found else "transfer has no such rows"
     raise ValueError(f"metric {metric}: {problem}; there are: {names or 'none'}")
+
+
+def average_of(transfer: pd.DataFrame, shots: str, own: list[str]) -> list[Evaluation]:
+    """The evaluations that `transfer:average:SHOTS` is the mean of: one a target, all by one protocol.
+
+    Raises ValueError with fewer than two targets, where a target has several, or where protocols differ.
+    """
+    targets = dict.fromkeys(item.target for item in evaluations(transfer) if str(item.shots) == shots)
+    if len(targets) < 2:
+        raise ValueError(f"metric transfer:average:{shots}: {len(targets)} target(s) at {shots} shots; two are needed")
+    found = [choose(transfer, f"transfer:{target}:{shots}", own) for target in targets]
+    different = [item for item in found if item.protocol != found[0].protocol]
+    if different:
+        raise ValueError(
+            f"metric transfer:average:{shots}: {found[0].name} is by {found[0].protocol}, {different[0].name} by "
+            f"{different[0].protocol}"
+        )
+    return found

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analysis.commands import report_command
-from analysis.results import TableError, Tables, load, scores
+from analysis.results import TableError, Tables, load, scores, transfer_title
 from analysis.transfer import evaluations
 from tests.analysis.studies import linear_gap, runs_table, transfer_table, write_study
 
@@ -81,3 +81,26 @@ def test_a_table_without_transfer_id_is_one_evaluation(tmp_path: Path) -> None:
     table[table["transfer_id"] == "digits-aaaaaaaa"].drop(columns="transfer_id").to_csv(folder / "transfer.csv")
     assert [item.slug for item in evaluations(load(folder).transfer)] == ["digits_5shot", "digits_5shot_mean_per_class"]
     assert mean(load(folder), "transfer:digits:5") == pytest.approx(0.71)
+
+
+def test_the_average_is_over_targets_and_over_runs_that_have_them_all(tmp_path: Path) -> None:
+    runs = runs_table(linear_gap(6.0, 10_000, noise=0.5))
+    folder = write_study(tmp_path / "t", runs)
+    digits = transfer_table(runs)
+    mnist = digits.assign(target="mnist", value=digits["value"] + 0.1)
+    pd.concat([digits, mnist[mnist["run_id"] != runs["run_id"][0]]]).to_csv(folder / "transfer.csv", index=False)
+    tables = load(folder)
+    found = scores(tables, "transfer:average:5")
+    assert found["value"].tolist() == pytest.approx([0.76] * 17)  # of 0.71 and 0.81; the first run lacks one
+    assert transfer_title(tables, "transfer:average:5") == "average of 2 targets, 5-shot"
+    with pytest.raises(TableError, match="0 target"):
+        scores(tables, "transfer:average:10")
+
+
+def test_an_average_over_protocols_is_refused(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "t", runs_table(linear_gap(6.0, 10_000, noise=0.5)))
+    probe = pd.read_csv(folder / "transfer.csv").assign(shots=0, protocol="linear_probe")
+    tuned = probe.assign(target="mnist", protocol="finetune")
+    pd.concat([probe, tuned]).to_csv(folder / "transfer.csv", index=False)
+    with pytest.raises(TableError, match="is by linear_probe, transfer:mnist:0:top1: by finetune"):
+        scores(load(folder), "transfer:average:0")
