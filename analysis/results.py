@@ -55,7 +55,11 @@ def load(folder: Path) -> Tables:
     curves = read_table(folder, "curves", CURVES)
     for name, frame, columns in (("transfer", transfer, TRANSFER), ("curves", curves, CURVES)):
         if frame is not None and len(frame):
-            check(folder / name, frame, tuple(key for key, column in columns.items() if column.required))
+            required = tuple(key for key, column in columns.items() if column.required)
+            check(folder / name, frame, required)
+            check_filled(folder / name, frame, required)
+    if transfer is not None and len(transfer):
+        check_shots(folder / "transfer", transfer)
     study_path = folder / "study.json"
     study = read_study(study_path) if study_path.exists() else {}
     if transfer is not None:
@@ -174,11 +178,7 @@ def check_rows(path: Path, runs: pd.DataFrame) -> None:
     if near:
         raise TableError(f"{path}: column state: {near[0]!r}; runs that count are 'finished'")
     finished = runs[runs["state"] == "finished"]
-    for name in NEEDED:
-        empty = finished[finished[name].isna()]
-        if len(empty):
-            first = empty["run_id"].iloc[0]
-            raise TableError(f"{path}: column {name}: empty in {len(empty)} finished runs, the first {first}")
+    check_filled(path, finished, NEEDED, "finished runs")
     twice = finished[finished["run_id"].duplicated()]
     if len(twice):
         raise TableError(f"{path}: column run_id: {twice['run_id'].iloc[0]} is there more than once; a run is a row")
@@ -191,6 +191,23 @@ def check_rows(path: Path, runs: pd.DataFrame) -> None:
         least_value = finished[name].astype(float).min() if name in finished.columns else 0.0
         if least_value < 0:
             raise TableError(f"{path}: column {name}: {least_value:g} is below zero")
+
+
+def check_filled(path: Path, frame: pd.DataFrame, needed: tuple[str, ...], what: str = "rows") -> None:
+    """Raise TableError naming a needed column with empty values and the run of the first."""
+    for name in needed:
+        empty = frame[frame[name].isna()]
+        if len(empty):
+            first = empty["run_id"].iloc[0]
+            raise TableError(f"{path}: column {name}: empty in {len(empty)} {what}, the first {first}")
+
+
+def check_shots(path: Path, transfer: pd.DataFrame) -> None:
+    """Raise TableError for shots that are no count."""
+    shots = transfer["shots"].astype(float)
+    wrong = shots[(shots < 0) | (shots % 1 != 0)]
+    if len(wrong):
+        raise TableError(f"{path}: column shots: {wrong.iloc[0]:g} is no number of images a class")
 
 
 def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:

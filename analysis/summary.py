@@ -147,6 +147,8 @@ def plain(value: Any) -> Any:
 def lines(result: dict[str, Any]) -> list[str]:
     """The same for people: a sentence a finding."""
     found = [f"{result['title'] or 'Results'}: {counted_runs(result)}, metric {result['metric']}"]
+    if result["verdict"] and result["metric"].startswith("transfer:"):
+        found.append("  Chance is not known for a transfer metric: min_times_chance leaves out no size.")
     for verdict, crossing in zip(result["verdict"], result["crossover"], strict=True):
         found.append(verdict["sentence"])
         change = crossing["measured_change_of_sign"]

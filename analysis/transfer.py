@@ -27,8 +27,8 @@ class Evaluation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As `--metric` takes it."""
-        return f"transfer:{self.target}:{self.shots}:{self.metric}:{self.transfer_id}"
+        """As `--metric` takes it; tables of others, without transfer_id, have the protocol in its place."""
+        return f"transfer:{self.target}:{self.shots}:{self.metric}:{self.transfer_id or self.protocol}"
 
     @property
     def kind(self) -> str:
@@ -82,8 +82,7 @@ def choose(transfer: pd.DataFrame, metric: str, own: list[str]) -> Evaluation:
     if not 3 <= len(parts) <= 5 or not parts[2].isdecimal():
         raise ValueError(f"metric {metric}: write transfer:TARGET:SHOTS, such as transfer:digits:5")
     everything = evaluations(transfer)
-    wanted = dict(zip(("target", "shots", "metric", "transfer_id"), parts[1:], strict=False))
-    found = [item for item in everything if all(str(getattr(item, key)) == value for key, value in wanted.items())]
+    found = [item for item in everything if item.name.split(":")[1 : len(parts)] == parts[1:]]
     found = [item for item in found if item.metric == "top1"] or found
     found = [item for item in found if item.transfer_id in own] or found
     if len(found) == 1:
@@ -105,7 +104,7 @@ def average_of(transfer: pd.DataFrame, shots: str, own: list[str]) -> list[Evalu
     different = [item for item in found if item.protocol != found[0].protocol]
     if different:
         raise ValueError(
-            f"metric transfer:average:{shots}: {found[0].name} is by {found[0].protocol}, {different[0].name} by "
-            f"{different[0].protocol}"
+            f"metric transfer:average:{shots}: an average is over one protocol; there are {found[0].name} and "
+            f"{different[0].name}"
         )
     return found

@@ -206,6 +206,8 @@ def transfer_identity(config: TransferConfig) -> dict[str, Any]:
     """The fields of a target and protocol that change its result."""
     unread = UNREAD_FIELDS.get(config.protocol, set()) | {"real_labels"}
     identity = {name: value for name, value in stated(config).items() if name not in unread}
+    if (config.metrics or ["top1"]) == ["top1"]:
+        identity.pop("metrics", None)  # as null, however it is written
     if config.real_labels and Path(config.real_labels).is_file():  # its content, wherever it lies
         identity["real_labels_sha256"] = hashlib.sha256(Path(config.real_labels).read_bytes()).hexdigest()
     return identity

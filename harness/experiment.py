@@ -34,7 +34,7 @@ from harness.models.build import build_model
 from harness.models.precision import attention_path
 from harness.paths import data_root
 from harness.results_schema import EXAFLOPS_PER_TPU_V3_CORE_DAY, SCHEMA_VERSION
-from harness.run_folder import missing_columns, read_json, read_result, read_status, write_json, write_status
+from harness.run_folder import missing_columns, read_result, read_status, write_json, write_status
 from harness.run_lock import lock
 from harness.submission import (
     EXIT_BUSY,
@@ -55,6 +55,7 @@ from harness.train.progress_line import ProgressLine
 from harness.train.stochastic_depth import set_stochastic_depth
 from harness.train.tracker import start_tracker
 from harness.transfer.evaluate import evaluate_target
+from harness.transfer.stored import why_again
 from harness.transfer.subject import Subject
 
 
@@ -360,12 +361,12 @@ def subject_of(folder: Path, cell: Cell, dataset: Dataset, device: torch.device,
 def run_transfer(
     folder: Path, config: TransferConfig, transfer_id: str, subject: Subject, pretraining: Dataset | None
 ) -> None:
-    """Evaluate a target by a protocol, unless its file is already there and whole."""
+    """Evaluate a target by a protocol, unless its file is already there, whole, and of the images as they are."""
     path = transfer_file(folder, transfer_id)
-    missing = subject.ranks.first and read_json(path) is None
-    if missing and path.exists():
-        print(f"warning: {path}: damaged; evaluated again", flush=True)
-    if not subject.ranks.any(missing):
+    reason = why_again(path, config.data) if subject.ranks.first else None
+    if reason and path.exists():
+        print(f"warning: {path}: {reason}; evaluated again", flush=True)
+    if not subject.ranks.any(reason is not None):
         return
     content = evaluate_target(config, subject, pretraining, path.with_suffix(".work"))
     if subject.ranks.first:

@@ -42,6 +42,7 @@ from harness.train.distributed import ALONE, Ranks, joined
 from harness.train.loop import StoppedError, best_path
 from harness.transfer.evaluate import check_transfer
 from harness.transfer.metrics import average_5
+from harness.transfer.stored import why_again
 from harness.transfer.subject import Subject
 
 
@@ -165,10 +166,12 @@ def transfer_run(folder: Path, configs: list[TransferConfig], ranks: Ranks) -> s
     frozen = load_frozen(folder)
     if read_result(folder, frozen.config_hash) is None:
         return "not finished; `harness run` goes on with it"
-    if all(read_json(transfer_file(folder, transfer_id(config))) is not None for config in configs):
+    files = {transfer_file(folder, transfer_id(config)): config.data for config in configs}
+    todo = [f"{path.name} is {reason}" for path, data in files.items() if (reason := why_again(path, data))]
+    if not todo:
         return None
     if not best_path(folder).exists():
-        return f"{best_path(folder)} is not here: transfer needs the checkpoint"
+        return f"{best_path(folder)} is not here: transfer needs the checkpoint ({todo[0]})"
     config = frozen.config
     dataset = open_dataset(dataset_folder(config.data, data_root()), allow_shell=config.data.allow_shell)
     cell = resolve(config, dataset)

@@ -7,6 +7,7 @@ import pytest
 
 from analysis.commands import report_command
 from analysis.results import TableError, Tables, load, scores, transfer_title
+from analysis.summary import analyse, lines
 from analysis.transfer import evaluations
 from tests.analysis.studies import linear_gap, runs_table, transfer_table, write_study
 
@@ -102,5 +103,45 @@ def test_an_average_over_protocols_is_refused(tmp_path: Path) -> None:
     probe = pd.read_csv(folder / "transfer.csv").assign(shots=0, protocol="linear_probe")
     tuned = probe.assign(target="mnist", protocol="finetune")
     pd.concat([probe, tuned]).to_csv(folder / "transfer.csv", index=False)
-    with pytest.raises(TableError, match="is by linear_probe, transfer:mnist:0:top1: by finetune"):
+    with pytest.raises(
+        TableError, match="over one protocol; there are transfer:digits:0:top1:linear_probe and transfer:mnist"
+    ):
         scores(load(folder), "transfer:average:0")
+
+
+def test_a_table_without_transfer_id_names_protocols_and_makes_a_page(tmp_path: Path) -> None:
+    folder = study(tmp_path)
+    frame = pd.read_csv(folder / "transfer.csv")
+    frame[frame["transfer_id"] != "digits-bbbbbbbb"].drop(columns="transfer_id").to_csv(folder / "transfer.csv")
+    tables = load(folder)
+    with pytest.raises(TableError, match="transfer:digits:0:top1:linear_probe, transfer:digits:0:top1:finetune"):
+        scores(tables, "transfer:digits:0")
+    assert mean(tables, "transfer:digits:0:top1:finetune") == pytest.approx(0.75)
+    assert report_command(folder, tmp_path / "out") == 0
+
+
+@pytest.mark.parametrize(
+    "column, value, message",
+    [
+        ("target", None, "column target: empty in 1 rows, the first vit-1000-s0"),
+        ("metric", None, "column metric: empty"),
+        ("shots", None, "column shots: empty"),
+        ("shots", 5.5, r"column shots: 5\.5 is no number of images a class"),
+        ("value", 7, "column value: 7 is no fraction"),
+    ],
+)
+def test_a_transfer_row_that_nothing_can_use_is_refused(
+    tmp_path: Path, column: str, value: float | None, message: str
+) -> None:
+    folder = study(tmp_path)
+    frame = pd.read_csv(folder / "transfer.csv").astype(object)
+    frame.loc[0, column] = value
+    frame.to_csv(folder / "transfer.csv", index=False)
+    with pytest.raises(TableError, match=message):
+        load(folder)
+
+
+def test_that_chance_is_not_known_is_said(tmp_path: Path) -> None:
+    tables = load(study(tmp_path, transfer_ids=["digits-bbbbbbbb"]))
+    assert "min_times_chance leaves out no size" in "".join(lines(analyse(tables, metric="transfer:digits:5")))
+    assert "min_times_chance" not in "".join(lines(analyse(tables)))

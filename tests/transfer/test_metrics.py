@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from harness.cell import transfer_id
+from harness.compose import compose
 from harness.data.manifest import open_dataset
 from harness.errors import DatasetError
 from harness.transfer.metrics import average_5, mean_per_class, measure, read_real, real_accuracy, top1, top_k
@@ -67,3 +69,12 @@ def test_real_labels_are_found_by_an_images_number(tmp_path: Path, monkeypatch: 
     file.write_text("[1]")
     with pytest.raises(DatasetError, match="list of lists"):
         read_real(file, packed)
+
+
+def test_top_1_is_one_setting_however_it_is_written() -> None:
+    ids = {transfer_id(compose(["transfer=digits", *words]).transfer) for words in TOP_1}
+    assert len(ids) == 1
+    assert transfer_id(compose(["transfer=digits", "transfer.metrics=[top5]"]).transfer) not in ids
+
+
+TOP_1 = ([], ["transfer.metrics=null"], ["transfer.metrics=[]"], ["transfer.metrics=[top1]"])

@@ -43,6 +43,23 @@ def test_targets_and_protocols_are_added_to_a_finished_run(run: Path) -> None:
     assert stamps == [path.stat().st_mtime_ns for path in sorted((run / "transfer").iterdir())]
 
 
+@pytest.mark.parametrize(
+    "change, why", [({"digest": "0" * 64}, "of other images than"), (None, "not a transfer result")]
+)
+def test_a_result_of_other_images_is_not_taken_for_one_of_these(
+    run: Path, change: dict[str, str] | None, why: str
+) -> None:
+    """As after packing the target anew: its file says other images than lie below the data root."""
+    path = next((run / "transfer").glob("digits-*.json"))
+    content = json.loads(path.read_text())
+    old = {"rows": []} if change is None else content | {"target": content["target"] | change}
+    path.write_text(json.dumps(old))
+    done = harness("transfer", str(run), "transfer=digits")
+    assert why in done.stdout
+    assert json.loads(path.read_text()) == content
+    assert "evaluated again" not in harness("transfer", str(run), "transfer=digits").stdout
+
+
 def test_a_study_takes_a_target_later(roots: Path, study_file: Path) -> None:
     narrowed = ["model=vit_pocket", "subset=100", "seed=0"]
     harness("run", str(study_file), *narrowed)
