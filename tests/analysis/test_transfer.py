@@ -104,7 +104,7 @@ def test_an_average_over_protocols_is_refused(tmp_path: Path) -> None:
     tuned = probe.assign(target="mnist", protocol="finetune")
     pd.concat([probe, tuned]).to_csv(folder / "transfer.csv", index=False)
     with pytest.raises(
-        TableError, match="over one protocol; there are transfer:digits:0:top1:linear_probe and transfer:mnist"
+        TableError, match="there are transfer:digits:0:top1:linear_probe and transfer:mnist"
     ):
         scores(load(folder), "transfer:average:0")
 
