@@ -8,7 +8,7 @@ from scipy.special import stdtrit
 
 from analysis import paper
 from analysis.results import Tables
-from analysis.style import FAINT_INK, GRID, INK, Chart, colours, label_lines, new_chart, overlay_axes, short, size_axis
+from analysis.style import GRID, INK, Chart, End, colours, label_lines, new_chart, overlay_axes, short, size_axis
 from analysis.transfer import Evaluation
 from analysis.verdict import Verdict
 
@@ -35,8 +35,8 @@ def mean_bars(chart: Chart, x: float, values: pd.Series, colour: str) -> None:
         chart.axes.plot([x, x], [values.mean() - half, values.mean() + half], color=colour, lw=1.2, alpha=0.7)
 
 
-def lines_by_size(chart: Chart, frame: pd.DataFrame, style: str = "-", labels: bool = True) -> None:
-    """Mean over seeds against subset size, a line a model; every run a mark of its own.
+def lines_by_size(chart: Chart, frame: pd.DataFrame) -> list[End]:
+    """Mean over seeds against subset size, a line a model; every run a mark of its own. Returns the lines' ends.
 
     Args:
         frame: run_id, model, family, subset_samples, seed, percent.
@@ -46,17 +46,16 @@ def lines_by_size(chart: Chart, frame: pd.DataFrame, style: str = "-", labels: b
     for model, family in models_in(frame):
         rows = frame[frame["model"] == model]
         means = rows.groupby("subset_samples")["percent"].mean()
-        chart.axes.plot(means.index.tolist(), means.tolist(), style, color=palette[family], lw=1.6)
+        chart.axes.plot(means.index.tolist(), means.tolist(), "-", color=palette[family], lw=1.6)
         for size, values in rows.groupby("subset_samples")["percent"]:
             mean_bars(chart, float(str(size)), values, palette[family])
         marks = zip(rows["run_id"], rows["subset_samples"], rows["seed"], rows["percent"], strict=True)
         texts = [f"{run_id}: {percent:.1f} % at {size:,} images, seed {seed}" for run_id, size, seed, percent in marks]
         places = (rows["subset_samples"].tolist(), rows["percent"].tolist())
         chart.axes.plot(*places, "o", color=palette[family], ms=4.5, alpha=0.75, gid=chart.tip(*texts))
-        ends.append((float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
+        ends.append(End(float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
     size_axis(chart.axes, sorted(int(size) for size in frame["subset_samples"].unique()))
-    if labels:
-        label_lines(chart, ends)
+    return ends
 
 
 def with_percent(frame: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
@@ -68,32 +67,32 @@ def data_scaling(tables: Tables, metric: str = "best_val_top1", overlay: bool = 
     """Top-1 against subset size, the paper's Figure 4 for this study; with `overlay` its points, faint, behind."""
     title = "Test accuracy (held-out split)" if metric == "test_top1" else "Accuracy against training images"
     chart = new_chart(title, "Training images", METRIC_NAMES.get(metric, metric))
-    lines_by_size(chart, with_percent(tables.finished, tables.finished[metric]))
+    frame = with_percent(tables.finished, tables.finished[metric])
+    ends = lines_by_size(chart, frame)
     chart.caption = f"Lines: mean over seeds; marks: runs. Equal optimiser steps at every size. {SEED_INTERVAL}"
-    if overlay:
+    if overlay and len(set(frame["subset_samples"])) > 1:
         chart.caption += " " + overlay_figure4(chart)
+    label_lines(chart, ends)
     return chart
 
 
 def overlay_figure4(chart: Chart) -> str:
     """Two models of the digitised Figure 4 on axes of their own; returns what the caption says of it."""
     runs = paper.figure4().runs
-    axes = overlay_axes(chart, "JFT images (faint: the paper)")
+    axes = overlay_axes(chart, "JFT images (faint: the paper's ViT-B/32, blue, and ResNet50x1, orange)")
+    said = []
     for model, family in (("ViT-B/32", "ViT"), ("ResNet50x1", "ResNet")):
         rows = runs[runs["model"] == model]
         percent = PERCENT * rows["best_val_top1"]
         axes.plot(rows["subset_samples"], percent, "s--", color=colours([])[family], alpha=0.25, lw=1, ms=3.5)
-        place = (float(rows["subset_samples"].iloc[0]), float(percent.iloc[0]))
-        text = f"{model} {percent.iloc[0]:.0f} to {percent.iloc[-1]:.0f} %"
-        shift: Look = {"xytext": (4, 6 if family == "ViT" else -9), "textcoords": "offset points"}
-        axes.annotate(text, place, fontsize=6.5, color=FAINT_INK, **shift)
+        said.append(f"{model} ({percent.iloc[0]:.0f} to {percent.iloc[-1]:.0f} %)")
     sizes = list(paper.SIZES_FIGURE4.values())
     axes.set_xticks(sizes, list(paper.SIZES_FIGURE4))
     axes.minorticks_off()
     axes.margins(y=0.25)
     return (
-        "Faint, on axes of their own (top: JFT-300M images; height: linear 5-shot ImageNet top-1, first and last value "
-        "named): ViT-B/32 and ResNet50x1 of arXiv 2010.11929v2, Figure 4, digitised to 0.2-0.4 points."
+        f"Faint, on axes of their own (top: JFT-300M images; height: linear 5-shot ImageNet top-1): "
+        f"{' and '.join(said)} of arXiv 2010.11929v2, Figure 4, digitised to 0.2-0.4 points."
     )
 
 
@@ -101,8 +100,9 @@ def overfitting(tables: Tables) -> Chart:
     """Train minus validation top-1 at the end of training against subset size."""
     runs = tables.finished
     chart = new_chart("Overfitting", "Training images", "Train − validation top-1, end of training [points]")
-    lines_by_size(chart, with_percent(runs, runs["train_top1_final"] - runs["val_top1_final"]))
+    ends = lines_by_size(chart, with_percent(runs, runs["train_top1_final"] - runs["val_top1_final"]))
     chart.axes.axhline(0, color=INK, lw=0.8)
+    label_lines(chart, ends)
     chart.caption = (
         "Top-1 on a fixed sample of the training subset minus validation top-1, both in evaluation mode, at the end of "
         f"the horizon. {SEED_INTERVAL}"
@@ -175,7 +175,7 @@ def transfer(tables: Tables, evaluation: Evaluation) -> Chart:
     chart = new_chart(f"Transfer to {evaluation.title}", "Pre-training images", axis)
     keys = ["run_id", "model", "family", "subset_samples", "seed"]
     means = rows[rows["features"] == "pretrained"].groupby(keys, sort=False)["value"].mean().reset_index()
-    lines_by_size(chart, with_percent(means, means["value"]))
+    ends = lines_by_size(chart, with_percent(means, means["value"]))
     untrained = rows[rows["features"] == "untrained"]
     palette = colours(means["family"].tolist())
     for model, family in models_in(untrained):
@@ -186,9 +186,8 @@ def transfer(tables: Tables, evaluation: Evaluation) -> Chart:
     if len(raw):
         line = chart.axes.axhline(PERCENT * raw.mean(), color=INK, lw=1, ls="--")
         line.set_gid(chart.tip(f"raw pixels: {PERCENT * raw.mean():.1f} %"))
-        place = (0.01, PERCENT * raw.mean())
-        look: Look = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
-        chart.axes.annotate("raw pixels", place, fontsize=8, color=INK, **look)
+        ends.append(End(None, PERCENT * raw.mean(), "raw pixels", INK))
+    label_lines(chart, ends)
     if evaluation.protocol == "finetune":
         chart.caption = "Fine-tuned, mean over seeds. Dotted: the untrained networks, fine-tuned."
         return chart

@@ -5,7 +5,7 @@ import pandas as pd
 from analysis import paper
 from analysis.figures import PERCENT, SEED_INTERVAL, Look, mean_bars, models_in, with_percent
 from analysis.results import Tables, evaluation_of
-from analysis.style import FAINT_INK, GRID, Chart, colours, compute_axis, label_lines, new_chart, overlay_axes
+from analysis.style import GRID, Chart, End, colours, compute_axis, label_lines, new_chart, overlay_axes
 from analysis.summary import ladder, unit_name
 
 AXIS_NAMES = {"exaflops": "Pre-training compute [exaFLOPs]", "device_days": "Pre-training time [device-days]"}
@@ -39,14 +39,14 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
         texts = [f"{run_id}: {percent:.2f} % for {compute:.3g} {unit}" for run_id, percent, compute in marks]
         look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
         chart.axes.plot(part["compute"].tolist(), part["percent"].tolist(), "o", gid=chart.tip(*texts), **look)
-        ends.append((float(line["compute"].iloc[-1]), float(line["percent"].iloc[-1]), family, palette[family]))
+        ends.append(End(float(line["compute"].iloc[-1]), float(line["percent"].iloc[-1]), family, palette[family]))
     compute_axis(chart.axes)
-    label_lines(chart, ends)
     chart.caption = f"Runs on the full set; lines join the means of rungs. {SEED_INTERVAL}"
     if unit == "exaflops":
         chart.caption += " 2 FLOPs a MAC, forward and backward."
     if overlay and unit == "exaflops":
         chart.caption += " " + overlay_table6(chart)
+    label_lines(chart, ends)
     return chart
 
 
@@ -58,12 +58,10 @@ def overlay_table6(chart: Chart) -> str:
         rows = runs[runs["family"] == family]
         percent = PERCENT * rows["best_val_top1"].astype(float)
         axes.plot(rows["exaflops_spent"], percent, "s", color=colours([])[family], alpha=0.25, ms=3.5)
-    for mark in (90, 95):
-        place = (0.005, float(mark))
-        axes.annotate(f"{mark} %", place, xycoords=("axes fraction", "data"), fontsize=6.5, color=FAINT_INK)
+    values = PERCENT * runs["best_val_top1"].astype(float)
     return (
         "Faint, on axes of their own (top: exaFLOPs by the paper's convention, padding not counted; height: mean of "
-        "five fine-tuned targets, heights of 90 and 95 % marked): arXiv 2010.11929v2, Table 6."
+        f"five fine-tuned targets, {values.min():.1f} to {values.max():.1f} %): arXiv 2010.11929v2, Table 6."
     )
 
 
@@ -91,12 +89,12 @@ def pretraining_sets(tables: Tables, metric: str = "best_val_top1", overlay: boo
         texts = [f"{run_id}: {percent:.2f} %" for run_id, percent in marks]
         look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
         chart.axes.plot(rows["place"].tolist(), rows["percent"].tolist(), "o", gid=chart.tip(*texts), **look)
-        ends.append((float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
+        ends.append(End(float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
     chart.axes.set_xticks(list(place.values()), list(place))
-    label_lines(chart, ends)
     chart.caption = f"Every set whole; lines: mean over seeds. {SEED_INTERVAL}"
     if overlay and set(place) == set(paper.PRETRAINING_SETS):
         chart.caption += " " + bit_band(chart, place)
+    label_lines(chart, ends)
     return chart
 
 
