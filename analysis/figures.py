@@ -8,7 +8,19 @@ from scipy.special import stdtrit
 
 from analysis import paper
 from analysis.results import Tables
-from analysis.style import GRID, INK, Chart, End, colours, label_lines, new_chart, overlay_axes, short, size_axis
+from analysis.style import (
+    GRID,
+    INK,
+    Chart,
+    End,
+    colours,
+    family_legend,
+    label_lines,
+    new_chart,
+    overlay_axes,
+    short,
+    size_axis,
+)
 from analysis.transfer import Evaluation
 from analysis.verdict import Verdict
 
@@ -159,9 +171,7 @@ def learning_curves(tables: Tables) -> Chart:
         text = f"{name}: {short(size)} images, {percent.iloc[-1]:.1f} % at the end"
         look: Look = {"color": palette[family], "alpha": strength, "lw": 0.6 + strength}
         chart.axes.plot(rows["exaflops"], percent, gid=chart.tip(text), **look)
-    for family in dict.fromkeys(runs["family"].tolist()):
-        chart.axes.plot([], [], color=palette[family], label=family)
-    chart.axes.legend(loc="upper left", labelcolor="linecolor", frameon=False)
+    family_legend(chart.axes, list(dict.fromkeys(joined["family"].tolist())))
     line = "model and size, mean over seeds" if many else "run"
     chart.caption = f"One line a {line}; stronger lines are larger subsets. 2 FLOPs a MAC, forward and backward."
     return chart

@@ -8,11 +8,12 @@ from analysis.results import Tables, evaluation_of
 from analysis.style import GRID, Chart, End, colours, compute_axis, label_lines, new_chart, overlay_axes
 from analysis.summary import ladder, unit_name
 
+LEAST_STEP = 1.05  # two computes closer than this are one: recipes of one model, repeated runs
 AXIS_NAMES = {"exaflops": "Pre-training compute [exaFLOPs]", "device_days": "Pre-training time [device-days]"}
 
 
 def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay: bool = False) -> Chart | None:
-    """Top-1 against compute at full data, a line a family; None where no family has two rungs of compute.
+    """Top-1 against compute at full data, a line a family; None where no family has two computes.
 
     Args:
         metric: a column of runs, or 'transfer:TARGET:SHOTS'.
@@ -21,7 +22,8 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
     rows = ladder(tables, metric, unit)
     rows = with_percent(rows[rows["compute"] > 0], rows["value"])
     rungs = rows.groupby(["family", "model", "rung"], sort=False)[["compute", "percent"]].mean().reset_index()
-    if rungs.empty or rungs.groupby("family").size().max() < 2:
+    climbing = families_with_steps(rows) & families_with_steps(ladder(tables, metric, "exaflops"))
+    if not climbing:
         return None
     known = str(tables.study.get("metric_title") or {"best_val_top1": "validation"}.get(metric, metric))
     name = evaluation_of(tables, metric).title if metric.startswith("transfer:") else known
@@ -31,7 +33,8 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
     ends = []
     for family in dict.fromkeys(rows["family"]):
         line = rungs[rungs["family"] == family].sort_values("compute")
-        chart.axes.plot(line["compute"], line["percent"], "-", color=palette[family], lw=1.2, alpha=0.6)
+        if family in climbing:
+            chart.axes.plot(line["compute"], line["percent"], "-", color=palette[family], lw=1.2, alpha=0.6)
         part = rows[rows["family"] == family]
         for _, values in part.groupby(["model", "rung"]):
             mean_bars(chart, float(values["compute"].mean()), values["percent"], palette[family])
@@ -48,6 +51,16 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
         chart.caption += " " + overlay_table6(chart)
     label_lines(chart, ends)
     return chart
+
+
+def families_with_steps(rows: pd.DataFrame) -> set[str]:
+    """Families whose runs differ in compute; all of them where no compute is known."""
+    known = rows[rows["compute"] > 0]
+    if known.empty:
+        return set(rows["family"])
+    computes = known.groupby("family")["compute"]
+    steps = computes.max() / computes.min()
+    return set(steps.index[steps >= LEAST_STEP])
 
 
 def overlay_table6(chart: Chart) -> str:
@@ -90,7 +103,7 @@ def pretraining_sets(tables: Tables, metric: str = "best_val_top1", overlay: boo
         look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
         chart.axes.plot(rows["place"].tolist(), rows["percent"].tolist(), "o", gid=chart.tip(*texts), **look)
         ends.append(End(float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
-    chart.axes.set_xticks(list(place.values()), list(place))
+    chart.axes.set_xticks(list(place.values()), list(place), parse_math=False)
     chart.caption = f"Every set whole; lines: mean over seeds. {SEED_INTERVAL}"
     if overlay and set(place) == set(paper.PRETRAINING_SETS):
         chart.caption += " " + bit_band(chart, place)

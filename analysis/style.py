@@ -4,6 +4,7 @@ Neutral ink is one colour, INK, which the report's style sheet turns light on a 
 """
 
 import io
+import math
 import re
 from dataclasses import dataclass, field
 from html import escape
@@ -13,7 +14,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 INK = "#3a3a3a"
 GRID = "#9a9a9a"
@@ -67,8 +69,8 @@ def new_chart(title: str, x: str, y: str, width_inches: float = 5.6, height_inch
         figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
+        axes.set_xlabel(x, parse_math=False)  # names of data: a dollar sign in them starts no formula
+        axes.set_ylabel(y, parse_math=False)
         figure.patch.set_alpha(0)
         axes.patch.set_alpha(0)
     return Chart(figure, axes, title)
@@ -137,14 +139,27 @@ def bottom(group: list[float], gap: float) -> float:
     return min(max(sum(group) / len(group) - length / 2, 0.0), max(1.0 - length, 0.0))
 
 
+def family_legend(axes: Axes, families: list[str]) -> None:
+    """Families by colour, over the plot; their names as they are, where matplotlib drops those with an underscore."""
+    palette = colours(families)
+    lines = [Line2D([], [], color=palette[family]) for family in families]
+    look: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "ncols": 4}
+    legend = axes.legend(lines, [" "] * len(lines), labelcolor="linecolor", frameon=False, **look)
+    for text, family in zip(legend.get_texts(), families, strict=True):
+        text.set_parse_math(False)
+        text.set_text(family)
+
+
 def compute_axis(axes: Axes) -> None:
-    """A log axis with ticks at 1, 2 and 5 times powers of ten: 2e-7, 50."""
+    """A log axis with ticks at 1, 2 and 5 times powers of ten (2e-7, 50), or at round numbers of a short range."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    subs = (1.0, 2.0, 5.0) if high < 50 * low else (1.0,)
-    axes.xaxis.set_major_locator(LogLocator(subs=subs))
+    if high < 5 * low:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    else:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 50 * low else (1.0,)))
     axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:g}".replace("e-0", "e-").replace("e+0", "e"))
+        FuncFormatter(lambda value, _: f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e"))
     )
     axes.xaxis.set_minor_formatter(NullFormatter())
 
@@ -152,17 +167,21 @@ def compute_axis(axes: Axes) -> None:
 def size_axis(axes: Axes, sizes: list[int]) -> None:
     """A log axis with the study's own sizes as ticks: 1k, 25k, 3M."""
     axes.set_xscale("log")
-    axes.set_xticks(sizes, [short(size) for size in sizes])
+    named: list[int] = []  # sizes too close together for their names keep their grid line
+    for size in sizes:
+        if not named or math.log(size / named[-1]) > 0.07 * math.log(sizes[-1] / sizes[0]):
+            named.append(size)
+    axes.set_xticks(sizes, [short(size) if size in named else "" for size in sizes])
     axes.minorticks_off()
     if len(sizes) == 1:
         axes.set_xlim(sizes[0] / 3, sizes[0] * 3)
 
 
 def short(size: float) -> str:
-    """25000 -> '25k'."""
+    """25000 -> '25k', 63057 -> '63.1k'."""
     for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if size >= factor:
-            return f"{size / factor:g}{unit}"
+            return f"{size / factor:.3g}{unit}"
     return f"{size:g}"
 
 

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from analysis import figures
+from analysis import figures, figures_compute
 from analysis.results import Tables, load
 from analysis.style import Chart
 from analysis.transfer import evaluations
@@ -63,3 +63,22 @@ def test_the_papers_sizes_are_no_overlay_of_one_size(tmp_path: Path) -> None:
     chart = figures.data_scaling(tables_of(tmp_path, runs_table(linear_gap(6.0, 1e4), sizes=(1000,))), overlay=True)
     assert "Figure 4" not in chart.caption
     assert len(chart.figure.axes) == 1
+
+
+def test_recipes_of_one_compute_are_no_compute_figure(tmp_path: Path) -> None:
+    """Their device time differs by chance alone, so that is no ladder either."""
+    runs = runs_table(linear_gap(6.0, 10_000), seeds=2)
+    short, long = (runs.assign(recipe=name, run_id=runs["run_id"] + name) for name in ("short", "long"))
+    both = pd.concat([short, long.assign(exaflops_spent=1.003e-7, device_seconds_train=0.7)])
+    tables = tables_of(tmp_path, both)
+    for unit in ("exaflops", "device_days"):
+        assert figures_compute.compute_scaling(tables, "best_val_top1", unit) is None
+    longer = tables_of(tmp_path, pd.concat([short, long.assign(exaflops_spent=1.2e-7, device_seconds_train=0.7)]))
+    for unit in ("exaflops", "device_days"):
+        chart = figures_compute.compute_scaling(longer, "best_val_top1", unit)
+        assert chart is not None
+        chart.figure.draw_without_rendering()
+        boxes = [label.get_window_extent() for label in chart.axes.get_xticklabels() if label.get_text()]
+        inside = [box for box in boxes if box.x1 > chart.axes.get_window_extent().x0]
+        assert len(inside) >= 2
+        assert not any(one.overlaps(two) for one, two in combinations(inside, 2))
