@@ -192,7 +192,7 @@ def transfer(tables: Tables, evaluation: Evaluation) -> Chart:
         percent = PERCENT * float(untrained[untrained["model"] == model]["value"].mean())
         line = chart.axes.axhline(percent, color=palette[family], lw=0.9, ls=":")
         line.set_gid(chart.tip(f"{model}, untrained: {percent:.1f} %"))
-    raw = rows[rows["features"] == "raw_pixels"]["value"].astype(float)
+    raw = evaluation.raw_pixels(tables.transfer)
     if len(raw):
         line = chart.axes.axhline(PERCENT * raw.mean(), color=INK, lw=1, ls="--")
         line.set_gid(chart.tip(f"raw pixels: {PERCENT * raw.mean():.1f} %"))

@@ -1,11 +1,13 @@
 """Evaluations of one target by several protocols, settings and metrics are told apart and never averaged."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from analysis.commands import report_command
+from analysis.report_tables import transfer_table as transfer_table_of
 from analysis.results import TableError, Tables, load, scores
 from analysis.transfer import evaluations
 from tests.analysis.studies import linear_gap, runs_table, transfer_table, write_study
@@ -81,3 +83,23 @@ def test_a_table_without_transfer_id_is_one_evaluation(tmp_path: Path) -> None:
     table[table["transfer_id"] == "digits-aaaaaaaa"].drop(columns="transfer_id").to_csv(folder / "transfer.csv")
     assert [item.slug for item in evaluations(load(folder).transfer)] == ["digits_5shot", "digits_5shot_mean_per_class"]
     assert mean(load(folder), "transfer:digits:5") == pytest.approx(0.71)
+
+
+def test_file_names_of_targets_are_safe_and_no_two_alike(tmp_path: Path) -> None:
+    names = ["../../evil", "/etc", "a b", "a/b", "a_b", "数字", "字数", "x" * 300, "x" * 301]
+    folder = study(tmp_path)
+    first = pd.read_csv(folder / "transfer.csv").head(9)
+    pd.concat([first.assign(target=name) for name in names]).to_csv(folder / "transfer.csv", index=False)
+    slugs = [item.slug for item in evaluations(load(folder).transfer)]
+    assert len(set(slugs)) == len(names)
+    assert slugs[4] == "a_b_5shot"
+    for slug in slugs:
+        assert re.fullmatch(r"[\w-]{1,120}", slug, re.ASCII)
+
+
+def test_raw_pixels_count_once_a_support_set(tmp_path: Path) -> None:
+    """They depend on no run: 18 runs and 3 support sets are 3 values, and their spread is over these."""
+    folder = study(tmp_path)
+    text = transfer_table_of(load(folder))
+    row = text[text.index("raw pixels") :].split("</tr>")[0]
+    assert re.findall(r">([\d.]+)</td>", row) == ["61.00", "1.00", "3"]
