@@ -31,12 +31,37 @@ METRIC_NAMES = {
     "test_top1": "Test top-1 [%]",
 }
 MOST_LINES = 60  # learning curves; above that a line a model and size
-SEED_INTERVAL = "Bars: 95 % t-intervals of the mean where three or more seeds carry one."
+MARKS = "os^DvP*X<>"  # a mark a model of a family
+FLOPS = "2 FLOPs a MAC, forward and backward."  # unless study.json says otherwise
 
 
 def models_in(runs: pd.DataFrame) -> list[tuple[str, str]]:
     """(model, family) in the table's order."""
     return list(runs[["model", "family"]].drop_duplicates().itertuples(index=False, name=None))
+
+
+def marks_of(models: list[tuple[str, str]]) -> dict[str, str]:
+    """A mark a model: its family has the colour, so that models of one family are told apart by these."""
+    found: dict[str, str] = {}
+    for family in dict.fromkeys(family for _, family in models):
+        members = [model for model, other in models if other == family]
+        found |= {model: MARKS[number % len(MARKS)] for number, model in enumerate(members)}
+    return found
+
+
+def metric_title(tables: Tables, metric: str) -> str | None:
+    """What study.json calls the study's metric; None for any other metric or where it says nothing."""
+    title = tables.study.get("metric_title")
+    return str(title) if title and metric == tables.study.get("metric", "best_val_top1") else None
+
+
+def runs_said(frame: pd.DataFrame, keys: list[str]) -> str:
+    """What a caption says of runs, by how many of them agree in `keys`: as much of seeds as there are."""
+    most = frame.groupby(keys).size().max() if len(frame) else 0
+    if most < 2:
+        return "One run a point."
+    bars = " Bars: 95 % t-intervals of the mean where three or more seeds carry one." if most > 2 else ""
+    return f"Lines: mean over seeds; marks: runs.{bars}"
 
 
 def mean_bars(chart: Chart, x: float, values: pd.Series, colour: str) -> None:
@@ -54,6 +79,7 @@ def lines_by_size(chart: Chart, frame: pd.DataFrame) -> list[End]:
         frame: run_id, model, family, subset_samples, seed, percent.
     """
     palette = colours(frame["family"].tolist())
+    marks_by_model = marks_of(models_in(frame))
     ends = []
     for model, family in models_in(frame):
         rows = frame[frame["model"] == model]
@@ -64,7 +90,8 @@ def lines_by_size(chart: Chart, frame: pd.DataFrame) -> list[End]:
         marks = zip(rows["run_id"], rows["subset_samples"], rows["seed"], rows["percent"], strict=True)
         texts = [f"{run_id}: {percent:.1f} % at {size:,} images, seed {seed}" for run_id, size, seed, percent in marks]
         places = (rows["subset_samples"].tolist(), rows["percent"].tolist())
-        chart.axes.plot(*places, "o", color=palette[family], ms=4.5, alpha=0.75, gid=chart.tip(*texts))
+        look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.75}
+        chart.axes.plot(*places, marks_by_model[model], gid=chart.tip(*texts), **look)
         ends.append(End(float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
     size_axis(chart.axes, sorted(int(size) for size in frame["subset_samples"].unique()))
     return ends
@@ -78,10 +105,14 @@ def with_percent(frame: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
 def data_scaling(tables: Tables, metric: str = "best_val_top1", overlay: bool = False) -> Chart:
     """Top-1 against subset size, the paper's Figure 4 for this study; with `overlay` its points, faint, behind."""
     title = "Test accuracy (held-out split)" if metric == "test_top1" else "Accuracy against training images"
-    chart = new_chart(title, "Training images", METRIC_NAMES.get(metric, metric))
+    own = metric_title(tables, metric)
+    chart = new_chart(title, "Training images", f"Top-1 [%], {own}" if own else METRIC_NAMES.get(metric, metric))
     frame = with_percent(tables.finished, tables.finished[metric])
     ends = lines_by_size(chart, frame)
-    chart.caption = f"Lines: mean over seeds; marks: runs. Equal optimiser steps at every size. {SEED_INTERVAL}"
+    chart.caption = runs_said(frame, ["model", "subset_samples"])
+    seen = frame.groupby("model")["samples_seen"]
+    if frame["samples_seen"].notna().all() and (seen.max() <= 1.01 * seen.min()).all():
+        chart.caption += " Equal numbers of samples seen at every size."
     if overlay and len(set(frame["subset_samples"])) > 1:
         chart.caption += " " + overlay_figure4(chart)
     label_lines(chart, ends)
@@ -112,12 +143,13 @@ def overfitting(tables: Tables) -> Chart:
     """Train minus validation top-1 at the end of training against subset size."""
     runs = tables.finished
     chart = new_chart("Overfitting", "Training images", "Train − validation top-1, end of training [points]")
-    ends = lines_by_size(chart, with_percent(runs, runs["train_top1_final"] - runs["val_top1_final"]))
+    frame = with_percent(runs, runs["train_top1_final"] - runs["val_top1_final"])
+    ends = lines_by_size(chart, frame)
     chart.axes.axhline(0, color=INK, lw=0.8)
     label_lines(chart, ends)
     chart.caption = (
         "Top-1 on a fixed sample of the training subset minus validation top-1, both in evaluation mode, at the end of "
-        f"the horizon. {SEED_INTERVAL}"
+        f"the horizon. {runs_said(frame, ['model', 'subset_samples'])}"
     )
     return chart
 
@@ -173,7 +205,8 @@ def learning_curves(tables: Tables) -> Chart:
         chart.axes.plot(rows["exaflops"], percent, gid=chart.tip(text), **look)
     family_legend(chart.axes, list(dict.fromkeys(joined["family"].tolist())))
     line = "model and size, mean over seeds" if many else "run"
-    chart.caption = f"One line a {line}; stronger lines are larger subsets. 2 FLOPs a MAC, forward and backward."
+    stronger = "; stronger lines are larger subsets" if len(sizes) > 1 else ""
+    chart.caption = f"One line a {line}{stronger}. {tables.study.get('compute_note', FLOPS)}"
     return chart
 
 
