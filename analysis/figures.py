@@ -8,7 +8,19 @@ from scipy.special import stdtrit
 
 from analysis import paper
 from analysis.results import Tables
-from analysis.style import FAINT_INK, GRID, INK, Chart, colours, label_lines, new_chart, overlay_axes, short, size_axis
+from analysis.style import (
+    GRID,
+    INK,
+    Chart,
+    End,
+    colours,
+    family_legend,
+    label_lines,
+    new_chart,
+    overlay_axes,
+    short,
+    size_axis,
+)
 from analysis.transfer import Evaluation
 from analysis.verdict import Verdict
 
@@ -19,12 +31,37 @@ METRIC_NAMES = {
     "test_top1": "Test top-1 [%]",
 }
 MOST_LINES = 60  # learning curves; above that a line a model and size
-SEED_INTERVAL = "Bars: 95 % t-intervals of the mean where three or more seeds carry one."
+MARKS = "os^DvP*X<>"  # a mark a model of a family
+FLOPS = "2 FLOPs a MAC, forward and backward."  # unless study.json says otherwise
 
 
 def models_in(runs: pd.DataFrame) -> list[tuple[str, str]]:
     """(model, family) in the table's order."""
     return list(runs[["model", "family"]].drop_duplicates().itertuples(index=False, name=None))
+
+
+def marks_of(models: list[tuple[str, str]]) -> dict[str, str]:
+    """A mark a model: its family has the colour, so that models of one family are told apart by these."""
+    found: dict[str, str] = {}
+    for family in dict.fromkeys(family for _, family in models):
+        members = [model for model, other in models if other == family]
+        found |= {model: MARKS[number % len(MARKS)] for number, model in enumerate(members)}
+    return found
+
+
+def metric_title(tables: Tables, metric: str) -> str | None:
+    """What study.json calls the study's metric; None for any other metric or where it says nothing."""
+    title = tables.study.get("metric_title")
+    return str(title) if title and metric == tables.study.get("metric", "best_val_top1") else None
+
+
+def runs_said(frame: pd.DataFrame, keys: list[str]) -> str:
+    """What a caption says of runs, by how many of them agree in `keys`: as much of seeds as there are."""
+    most = frame.groupby(keys).size().max() if len(frame) else 0
+    if most < 2:
+        return "One run a point."
+    bars = " Bars: 95 % t-intervals of the mean where three or more seeds carry one." if most > 2 else ""
+    return f"Lines: mean over seeds; marks: runs.{bars}"
 
 
 def mean_bars(chart: Chart, x: float, values: pd.Series, colour: str) -> None:
@@ -35,28 +72,29 @@ def mean_bars(chart: Chart, x: float, values: pd.Series, colour: str) -> None:
         chart.axes.plot([x, x], [values.mean() - half, values.mean() + half], color=colour, lw=1.2, alpha=0.7)
 
 
-def lines_by_size(chart: Chart, frame: pd.DataFrame, style: str = "-", labels: bool = True) -> None:
-    """Mean over seeds against subset size, a line a model; every run a mark of its own.
+def lines_by_size(chart: Chart, frame: pd.DataFrame) -> list[End]:
+    """Mean over seeds against subset size, a line a model; every run a mark of its own. Returns the lines' ends.
 
     Args:
         frame: run_id, model, family, subset_samples, seed, percent.
     """
     palette = colours(frame["family"].tolist())
+    marks_by_model = marks_of(models_in(frame))
     ends = []
     for model, family in models_in(frame):
         rows = frame[frame["model"] == model]
         means = rows.groupby("subset_samples")["percent"].mean()
-        chart.axes.plot(means.index.tolist(), means.tolist(), style, color=palette[family], lw=1.6)
+        chart.axes.plot(means.index.tolist(), means.tolist(), "-", color=palette[family], lw=1.6)
         for size, values in rows.groupby("subset_samples")["percent"]:
             mean_bars(chart, float(str(size)), values, palette[family])
         marks = zip(rows["run_id"], rows["subset_samples"], rows["seed"], rows["percent"], strict=True)
         texts = [f"{run_id}: {percent:.1f} % at {size:,} images, seed {seed}" for run_id, size, seed, percent in marks]
         places = (rows["subset_samples"].tolist(), rows["percent"].tolist())
-        chart.axes.plot(*places, "o", color=palette[family], ms=4.5, alpha=0.75, gid=chart.tip(*texts))
-        ends.append((float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
+        look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.75}
+        chart.axes.plot(*places, marks_by_model[model], gid=chart.tip(*texts), **look)
+        ends.append(End(float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
     size_axis(chart.axes, sorted(int(size) for size in frame["subset_samples"].unique()))
-    if labels:
-        label_lines(chart, ends)
+    return ends
 
 
 def with_percent(frame: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
@@ -67,33 +105,37 @@ def with_percent(frame: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
 def data_scaling(tables: Tables, metric: str = "best_val_top1", overlay: bool = False) -> Chart:
     """Top-1 against subset size, the paper's Figure 4 for this study; with `overlay` its points, faint, behind."""
     title = "Test accuracy (held-out split)" if metric == "test_top1" else "Accuracy against training images"
-    chart = new_chart(title, "Training images", METRIC_NAMES.get(metric, metric))
-    lines_by_size(chart, with_percent(tables.finished, tables.finished[metric]))
-    chart.caption = f"Lines: mean over seeds; marks: runs. Equal optimiser steps at every size. {SEED_INTERVAL}"
-    if overlay:
+    own = metric_title(tables, metric)
+    chart = new_chart(title, "Training images", f"Top-1 [%], {own}" if own else METRIC_NAMES.get(metric, metric))
+    frame = with_percent(tables.finished, tables.finished[metric])
+    ends = lines_by_size(chart, frame)
+    chart.caption = runs_said(frame, ["model", "subset_samples"])
+    seen = frame.groupby("model")["samples_seen"]
+    if frame["samples_seen"].notna().all() and (seen.max() <= 1.01 * seen.min()).all():
+        chart.caption += " Equal numbers of samples seen at every size."
+    if overlay and len(set(frame["subset_samples"])) > 1:
         chart.caption += " " + overlay_figure4(chart)
+    label_lines(chart, ends)
     return chart
 
 
 def overlay_figure4(chart: Chart) -> str:
     """Two models of the digitised Figure 4 on axes of their own; returns what the caption says of it."""
     runs = paper.figure4().runs
-    axes = overlay_axes(chart, "JFT images (faint: the paper)")
+    axes = overlay_axes(chart, "JFT images (faint: the paper's ViT-B/32, blue, and ResNet50x1, orange)")
+    said = []
     for model, family in (("ViT-B/32", "ViT"), ("ResNet50x1", "ResNet")):
         rows = runs[runs["model"] == model]
         percent = PERCENT * rows["best_val_top1"]
         axes.plot(rows["subset_samples"], percent, "s--", color=colours([])[family], alpha=0.25, lw=1, ms=3.5)
-        place = (float(rows["subset_samples"].iloc[0]), float(percent.iloc[0]))
-        text = f"{model} {percent.iloc[0]:.0f} to {percent.iloc[-1]:.0f} %"
-        shift: Look = {"xytext": (4, 6 if family == "ViT" else -9), "textcoords": "offset points"}
-        axes.annotate(text, place, fontsize=6.5, color=FAINT_INK, **shift)
+        said.append(f"{model} ({percent.iloc[0]:.0f} to {percent.iloc[-1]:.0f} %)")
     sizes = list(paper.SIZES_FIGURE4.values())
     axes.set_xticks(sizes, list(paper.SIZES_FIGURE4))
     axes.minorticks_off()
     axes.margins(y=0.25)
     return (
-        "Faint, on axes of their own (top: JFT-300M images; height: linear 5-shot ImageNet top-1, first and last value "
-        "named): ViT-B/32 and ResNet50x1 of arXiv 2010.11929v2, Figure 4, digitised to 0.2-0.4 points."
+        f"Faint, on axes of their own (top: JFT-300M images; height: linear 5-shot ImageNet top-1): "
+        f"{' and '.join(said)} of arXiv 2010.11929v2, Figure 4, digitised to 0.2-0.4 points."
     )
 
 
@@ -101,11 +143,13 @@ def overfitting(tables: Tables) -> Chart:
     """Train minus validation top-1 at the end of training against subset size."""
     runs = tables.finished
     chart = new_chart("Overfitting", "Training images", "Train − validation top-1, end of training [points]")
-    lines_by_size(chart, with_percent(runs, runs["train_top1_final"] - runs["val_top1_final"]))
+    frame = with_percent(runs, runs["train_top1_final"] - runs["val_top1_final"])
+    ends = lines_by_size(chart, frame)
     chart.axes.axhline(0, color=INK, lw=0.8)
+    label_lines(chart, ends)
     chart.caption = (
         "Top-1 on a fixed sample of the training subset minus validation top-1, both in evaluation mode, at the end of "
-        f"the horizon. {SEED_INTERVAL}"
+        f"the horizon. {runs_said(frame, ['model', 'subset_samples'])}"
     )
     return chart
 
@@ -159,11 +203,10 @@ def learning_curves(tables: Tables) -> Chart:
         text = f"{name}: {short(size)} images, {percent.iloc[-1]:.1f} % at the end"
         look: Look = {"color": palette[family], "alpha": strength, "lw": 0.6 + strength}
         chart.axes.plot(rows["exaflops"], percent, gid=chart.tip(text), **look)
-    for family in dict.fromkeys(runs["family"].tolist()):
-        chart.axes.plot([], [], color=palette[family], label=family)
-    chart.axes.legend(loc="upper left", labelcolor="linecolor", frameon=False)
+    family_legend(chart.axes, list(dict.fromkeys(joined["family"].tolist())))
     line = "model and size, mean over seeds" if many else "run"
-    chart.caption = f"One line a {line}; stronger lines are larger subsets. 2 FLOPs a MAC, forward and backward."
+    stronger = "; stronger lines are larger subsets" if len(sizes) > 1 else ""
+    chart.caption = f"One line a {line}{stronger}. {tables.study.get('compute_note', FLOPS)}"
     return chart
 
 
@@ -175,20 +218,19 @@ def transfer(tables: Tables, evaluation: Evaluation) -> Chart:
     chart = new_chart(f"Transfer to {evaluation.title}", "Pre-training images", axis)
     keys = ["run_id", "model", "family", "subset_samples", "seed"]
     means = rows[rows["features"] == "pretrained"].groupby(keys, sort=False)["value"].mean().reset_index()
-    lines_by_size(chart, with_percent(means, means["value"]))
+    ends = lines_by_size(chart, with_percent(means, means["value"]))
     untrained = rows[rows["features"] == "untrained"]
     palette = colours(means["family"].tolist())
     for model, family in models_in(untrained):
         percent = PERCENT * float(untrained[untrained["model"] == model]["value"].mean())
         line = chart.axes.axhline(percent, color=palette[family], lw=0.9, ls=":")
         line.set_gid(chart.tip(f"{model}, untrained: {percent:.1f} %"))
-    raw = rows[rows["features"] == "raw_pixels"]["value"].astype(float)
+    raw = evaluation.raw_pixels(tables.transfer)
     if len(raw):
         line = chart.axes.axhline(PERCENT * raw.mean(), color=INK, lw=1, ls="--")
         line.set_gid(chart.tip(f"raw pixels: {PERCENT * raw.mean():.1f} %"))
-        place = (0.01, PERCENT * raw.mean())
-        look: Look = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
-        chart.axes.annotate("raw pixels", place, fontsize=8, color=INK, **look)
+        ends.append(End(None, PERCENT * raw.mean(), "raw pixels", INK))
+    label_lines(chart, ends)
     if evaluation.protocol == "finetune":
         chart.caption = "Fine-tuned, mean over seeds. Dotted: the untrained networks, fine-tuned."
         return chart

@@ -3,16 +3,17 @@
 import pandas as pd
 
 from analysis import paper
-from analysis.figures import PERCENT, SEED_INTERVAL, Look, mean_bars, models_in, with_percent
+from analysis.figures import FLOPS, PERCENT, Look, marks_of, mean_bars, metric_title, models_in, runs_said, with_percent
 from analysis.results import Tables, transfer_title
-from analysis.style import FAINT_INK, GRID, Chart, colours, compute_axis, label_lines, new_chart, overlay_axes
+from analysis.style import GRID, Chart, End, colours, compute_axis, label_lines, new_chart, overlay_axes
 from analysis.summary import ladder, unit_name
 
-AXIS_NAMES = {"exaflops": "Pre-training compute [exaFLOPs]", "device_days": "Pre-training time [device-days]"}
+LEAST_STEP = 1.05  # two computes closer than this are one: recipes of one model, repeated runs
+AXIS_NAMES = {"exaflops": "Pre-training compute", "device_days": "Pre-training time"}
 
 
 def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay: bool = False) -> Chart | None:
-    """Top-1 against compute at full data, a line a family; None where no family has two rungs of compute.
+    """Top-1 against compute at full data, a line a family; None where no family has two computes.
 
     Args:
         metric: a column of runs, or 'transfer:TARGET:SHOTS'.
@@ -21,33 +22,46 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
     rows = ladder(tables, metric, unit)
     rows = with_percent(rows[rows["compute"] > 0], rows["value"])
     rungs = rows.groupby(["family", "model", "rung"], sort=False)[["compute", "percent"]].mean().reset_index()
-    if rungs.empty or rungs.groupby("family").size().max() < 2:
+    climbing = families_with_steps(rows) & families_with_steps(ladder(tables, metric, "exaflops"))
+    if not climbing:
         return None
-    known = str(tables.study.get("metric_title") or {"best_val_top1": "validation"}.get(metric, metric))
+    known = metric_title(tables, metric) or {"best_val_top1": "validation"}.get(metric, metric)
     name = transfer_title(tables, metric) if metric.startswith("transfer:") else known
-    chart = new_chart(f"Compute scaling in {unit_name(unit)}: {name}", AXIS_NAMES[unit], f"Top-1 [%], {name}")
+    spent = "exaFLOPs" if unit == "exaflops" else str(tables.study.get("device_unit", unit_name(unit)))
+    chart = new_chart(f"Compute scaling in {spent}: {name}", f"{AXIS_NAMES[unit]} [{spent}]", f"Top-1 [%], {name}")
     chart.axes.set_xscale("log")
     palette = colours(rows["family"].tolist())
     ends = []
     for family in dict.fromkeys(rows["family"]):
         line = rungs[rungs["family"] == family].sort_values("compute")
-        chart.axes.plot(line["compute"], line["percent"], "-", color=palette[family], lw=1.2, alpha=0.6)
+        if family in climbing:
+            chart.axes.plot(line["compute"], line["percent"], "-", color=palette[family], lw=1.2, alpha=0.6)
         part = rows[rows["family"] == family]
         for _, values in part.groupby(["model", "rung"]):
             mean_bars(chart, float(values["compute"].mean()), values["percent"], palette[family])
         marks = zip(part["run_id"], part["percent"], part["compute"], strict=True)
-        texts = [f"{run_id}: {percent:.2f} % for {compute:.3g} {unit}" for run_id, percent, compute in marks]
+        texts = [f"{run_id}: {percent:.2f} % for {compute:.3g} {spent}" for run_id, percent, compute in marks]
         look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
         chart.axes.plot(part["compute"].tolist(), part["percent"].tolist(), "o", gid=chart.tip(*texts), **look)
-        ends.append((float(line["compute"].iloc[-1]), float(line["percent"].iloc[-1]), family, palette[family]))
+        ends.append(End(float(line["compute"].iloc[-1]), float(line["percent"].iloc[-1]), family, palette[family]))
     compute_axis(chart.axes)
-    label_lines(chart, ends)
-    chart.caption = f"Runs on the full set; lines join the means of rungs. {SEED_INTERVAL}"
+    chart.caption = f"Runs on the full set; lines join rungs. {runs_said(rows, ['model', 'rung'])}"
     if unit == "exaflops":
-        chart.caption += " 2 FLOPs a MAC, forward and backward."
+        chart.caption += f" {tables.study.get('compute_note', FLOPS)}"
     if overlay and unit == "exaflops":
         chart.caption += " " + overlay_table6(chart)
+    label_lines(chart, ends)
     return chart
+
+
+def families_with_steps(rows: pd.DataFrame) -> set[str]:
+    """Families whose runs differ in compute; all of them where no compute is known."""
+    known = rows[rows["compute"] > 0]
+    if known.empty:
+        return set(rows["family"])
+    computes = known.groupby("family")["compute"]
+    steps = computes.max() / computes.min()
+    return set(steps.index[steps >= LEAST_STEP])
 
 
 def overlay_table6(chart: Chart) -> str:
@@ -58,12 +72,10 @@ def overlay_table6(chart: Chart) -> str:
         rows = runs[runs["family"] == family]
         percent = PERCENT * rows["best_val_top1"].astype(float)
         axes.plot(rows["exaflops_spent"], percent, "s", color=colours([])[family], alpha=0.25, ms=3.5)
-    for mark in (90, 95):
-        place = (0.005, float(mark))
-        axes.annotate(f"{mark} %", place, xycoords=("axes fraction", "data"), fontsize=6.5, color=FAINT_INK)
+    values = PERCENT * runs["best_val_top1"].astype(float)
     return (
         "Faint, on axes of their own (top: exaFLOPs by the paper's convention, padding not counted; height: mean of "
-        "five fine-tuned targets, heights of 90 and 95 % marked): arXiv 2010.11929v2, Table 6."
+        f"five fine-tuned targets, {values.min():.1f} to {values.max():.1f} %): arXiv 2010.11929v2, Table 6."
     )
 
 
@@ -78,7 +90,11 @@ def pretraining_sets(tables: Tables, metric: str = "best_val_top1", overlay: boo
     if len(sizes) < 2:
         return None
     place = {str(name): number for number, name in enumerate(sizes.index)}
-    chart = new_chart("Pre-training sets", "Pre-training set, smallest first", "Top-1 [%]")
+    own = metric_title(tables, metric)
+    chart = new_chart(
+        "Pre-training sets", "Pre-training set, smallest first", "Top-1 [%]" + (f", {own}" if own else "")
+    )
+    marks_by_model = marks_of(models_in(frame))
     palette = colours(frame["family"].tolist())
     ends = []
     for model, family in models_in(frame):
@@ -89,14 +105,14 @@ def pretraining_sets(tables: Tables, metric: str = "best_val_top1", overlay: boo
             mean_bars(chart, float(str(number)), values, palette[family])
         marks = zip(rows["run_id"], rows["percent"], strict=True)
         texts = [f"{run_id}: {percent:.2f} %" for run_id, percent in marks]
-        look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
-        chart.axes.plot(rows["place"].tolist(), rows["percent"].tolist(), "o", gid=chart.tip(*texts), **look)
-        ends.append((float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
-    chart.axes.set_xticks(list(place.values()), list(place))
-    label_lines(chart, ends)
-    chart.caption = f"Every set whole; lines: mean over seeds. {SEED_INTERVAL}"
+        look: Look = {"color": palette[family], "marker": marks_by_model[model], "ms": 4.5, "alpha": 0.8, "ls": ""}
+        chart.axes.plot(rows["place"].tolist(), rows["percent"].tolist(), gid=chart.tip(*texts), **look)
+        ends.append(End(float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
+    chart.axes.set_xticks(list(place.values()), list(place), parse_math=False)
+    chart.caption = f"Every set whole. {runs_said(frame, ['model', 'dataset'])}"
     if overlay and set(place) == set(paper.PRETRAINING_SETS):
         chart.caption += " " + bit_band(chart, place)
+    label_lines(chart, ends)
     return chart
 
 

@@ -42,7 +42,12 @@ def figure4() -> Tables:
             "best_val_top1": table["imagenet_5shot_top1"] / 100,
         }
     )
-    study = {"name": "figure4", "title": "Figure 4, digitised (± 0.2 to 0.4 points)", "pairs": FIGURE4_PAIRS}
+    study = {
+        "name": "figure4",
+        "title": "Figure 4, digitised (± 0.2 to 0.4 points)",
+        "pairs": FIGURE4_PAIRS,
+        "metric_title": "5-shot linear on ImageNet",
+    }
     return as_tables(runs, study)
 
 
@@ -60,7 +65,8 @@ def figure3(eval_dataset: str = "ImageNet") -> Tables:
         }
     )
     pairs = [["ViT-L/16", "ViT-B/16"], ["ViT-L/32", "ViT-B/32"]]
-    return as_tables(runs, {"name": "figure3", "title": f"Table 5, {eval_dataset}", "pairs": pairs})
+    study = {"name": "figure3", "title": f"Table 5, {eval_dataset}", "pairs": pairs}
+    return as_tables(runs, study | {"metric_title": f"fine-tuned on {eval_dataset}"})
 
 
 def table6() -> Tables:
@@ -95,6 +101,8 @@ def table6() -> Tables:
             "title": "Table 6: compute scaling on JFT-300M",
             "pairs": [],
             "metric_title": "average of five",
+            "compute_note": "exaFLOPs as the paper counts them.",
+            "device_unit": "TPUv3-core-days",
         },
     )
     parts = [

@@ -28,20 +28,22 @@ def subsets_table(tables: Tables) -> str:
 def transfer_table(tables: Tables) -> str:
     """Transfer accuracy by model and size, baselines in the same table."""
     rows = []
-    table = tables.transfer.assign(size=tables.transfer["subset_samples"])
-    is_raw = table["features"] == "raw_pixels"
-    table.loc[is_raw, "model"], table.loc[is_raw, "size"] = "raw pixels", 0  # the same whatever was trained
     for evaluation in evaluations(tables.transfer):
-        for key, part in evaluation.rows(table).groupby(["features", "model", "size"], sort=False):
+        found = evaluation.rows(tables.transfer)
+        networks = found[found["features"] != "raw_pixels"]
+        for key, part in networks.groupby(["features", "model", "subset_samples"], sort=False):
             features, model, size = map(str, key)
-            name = model if features == "raw_pixels" else f"{model}, {features}"
-            rows.append(transfer_row(name, evaluation, int(size) or None, 100 * part["value"].astype(float)))
+            rows.append(transfer_row(f"{model}, {features}", evaluation, int(size), part["value"].astype(float)))
+        raw = evaluation.raw_pixels(tables.transfer)
+        if len(raw):
+            rows.append(transfer_row("raw pixels", evaluation, None, raw))
     headers = ("Features", "Target", "Metric", "Pre-training images", "Accuracy [%]", "SD [points]", "Values")
     return page.table(headers, rows)
 
 
 def transfer_row(name: str, evaluation: Evaluation, size: int | None, values: pd.Series) -> list[page.Cell]:
     """One line of the transfer table."""
+    values = 100 * values
     spread = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
     target = evaluation._replace(metric="top1").title  # the metric has a column of its own
     return [

@@ -4,22 +4,27 @@ Neutral ink is one colour, INK, which the report's style sheet turns light on a 
 """
 
 import io
+import math
 import re
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 INK = "#3a3a3a"
 GRID = "#9a9a9a"
 FAINT_INK = "#7d7d7d"  # of an overlay's text: 4 to 1 on light and on dark ground
 # Okabe and Ito's palette (jfly.uni-koeln.de/color), without yellow, which is too light for lines.
 FAMILY_COLOURS = {"ViT": "#0072B2", "ResNet": "#D55E00", "hybrid": "#009E73"}
+POINTS_PER_INCH = 72.0
+LABEL_POINTS = 11.5  # from one label to the next
+LONGEST_LABEL = 25  # characters
 OTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#5F6B6D")
 SETTINGS: dict[Any, Any] = {
     "font.size": 9,
@@ -64,8 +69,8 @@ def new_chart(title: str, x: str, y: str, width_inches: float = 5.6, height_inch
         figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
+        axes.set_xlabel(x, parse_math=False)  # names of data: a dollar sign in them starts no formula
+        axes.set_ylabel(y, parse_math=False)
         figure.patch.set_alpha(0)
         axes.patch.set_alpha(0)
     return Chart(figure, axes, title)
@@ -77,25 +82,49 @@ def colours(families: list[str]) -> dict[str, str]:
     return FAMILY_COLOURS | {family: OTHER_COLOURS[i % len(OTHER_COLOURS)] for i, family in enumerate(others)}
 
 
-def label_lines(chart: Chart, ends: list[tuple[float, float, str, str]]) -> None:
-    """Direct labels (x, y, text, colour) at the lines' ends: right of the longest lines, over or under shorter ones."""
+class End(NamedTuple):
+    """The end of a line, and the name that its label says."""
+
+    x: float | None  # None: a line across the whole plot, which ends at its right edge
+    y: float
+    text: str
+    colour: str
+
+
+def label_lines(chart: Chart, ends: list[End]) -> None:
+    """Direct labels in a column right of the plot, where nothing is drawn, each tied to its line's end.
+
+    To be called last: it needs the axes as they will be. With more labels than fit, the figure grows.
+    """
     if not ends:
         return
-    low, high = chart.axes.get_ylim()
-    last = max(x for x, *_ in ends)
-    outer = sorted((end for end in ends if end[0] > 0.8 * last), key=lambda end: end[1])
-    for (x, _, text, colour), y in zip(outer, apart([end[1] for end in outer], 0.06 * (high - low)), strict=True):
-        look: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center"}
-        chart.axes.annotate(text, (x, y), color=colour, fontsize=9, annotation_clip=False, **look)
-    inner = sorted((end for end in ends if end[0] <= 0.8 * last), key=lambda end: end[1])
-    for (x, _, text, colour), y in zip(inner, apart([end[1] for end in inner], 0.06 * (high - low)), strict=True):
-        rise = 11 if y >= max(end[1] for end in ends) else -11  # away from the line above it
-        look = {"xytext": (0, rise), "textcoords": "offset points", "va": "center", "ha": "center"}
-        chart.axes.annotate(text, (x, y), color=colour, fontsize=9, annotation_clip=False, **look)
+    figure, axes = chart.figure, chart.axes
+    figure.draw_without_rendering()  # the layout, which says how high the axes are
+    height = axes.get_window_extent().height * POINTS_PER_INCH / figure.dpi
+    missing = max(0.0, LABEL_POINTS * len(ends) - height)
+    figure.set_figheight(figure.get_figheight() + missing / POINTS_PER_INCH)
+    height += missing
+    low, high = axes.get_ylim()
+    ordered = sorted(ends, key=lambda end: end.y)
+    heights = [(end.y - low) / (high - low) for end in ordered]
+    names = short_names([end.text for end in ordered])
+    for end, name, place in zip(ordered, names, apart(heights, LABEL_POINTS / height), strict=True):
+        at, coordinates = ((1.0, end.y), ("axes fraction", "data")) if end.x is None else ((end.x, end.y), "data")
+        leader = {"arrowstyle": "-", "color": end.colour, "lw": 0.6, "alpha": 0.5, "relpos": (0, 0.5)}
+        look: dict[str, Any] = {"xycoords": coordinates, "textcoords": "axes fraction", "va": "center"}
+        look |= {"arrowprops": leader | {"shrinkA": 1, "shrinkB": 0}, "annotation_clip": False, "parse_math": False}
+        axes.annotate(name, at, (1.04, place), color=end.colour, fontsize=9, **look)
+
+
+def short_names(names: list[str]) -> list[str]:
+    """Names with their middle left out where they would squeeze the plot; whole where that would make two alike."""
+    half = (LONGEST_LABEL - 1) // 2
+    cut = [name if len(name) <= LONGEST_LABEL else f"{name[:half]}…{name[-half:]}" for name in names]
+    return [new if cut.count(new) == 1 else old for old, new in zip(names, cut, strict=True)]
 
 
 def apart(places: list[float], gap: float) -> list[float]:
-    """Rising places moved as little as it takes to be `gap` apart: what overlaps is spread about its mean."""
+    """Rising places in 0 to 1, moved as little as makes them `gap` apart: what overlaps is spread about its mean."""
     groups: list[list[float]] = []
     for place in places:
         groups.append([place])
@@ -105,18 +134,32 @@ def apart(places: list[float], gap: float) -> list[float]:
 
 
 def bottom(group: list[float], gap: float) -> float:
-    """The lowest of `group` once it is spread about its mean."""
-    return sum(group) / len(group) - gap * (len(group) - 1) / 2
+    """The lowest of `group` once it is spread about its mean, within 0 to 1."""
+    length = gap * (len(group) - 1)
+    return min(max(sum(group) / len(group) - length / 2, 0.0), max(1.0 - length, 0.0))
+
+
+def family_legend(axes: Axes, families: list[str]) -> None:
+    """Families by colour, over the plot; their names as they are, where matplotlib drops those with an underscore."""
+    palette = colours(families)
+    lines = [Line2D([], [], color=palette[family]) for family in families]
+    look: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "ncols": 4}
+    legend = axes.legend(lines, [" "] * len(lines), labelcolor="linecolor", frameon=False, **look)
+    for text, family in zip(legend.get_texts(), families, strict=True):
+        text.set_parse_math(False)
+        text.set_text(family)
 
 
 def compute_axis(axes: Axes) -> None:
-    """A log axis with ticks at 1, 2 and 5 times powers of ten: 2e-7, 50."""
+    """A log axis with ticks at 1, 2 and 5 times powers of ten (2e-7, 50), or at round numbers of a short range."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    subs = (1.0, 2.0, 5.0) if high < 50 * low else (1.0,)
-    axes.xaxis.set_major_locator(LogLocator(subs=subs))
+    if high < 5 * low:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    else:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 50 * low else (1.0,)))
     axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:g}".replace("e-0", "e-").replace("e+0", "e"))
+        FuncFormatter(lambda value, _: f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e"))
     )
     axes.xaxis.set_minor_formatter(NullFormatter())
 
@@ -124,17 +167,21 @@ def compute_axis(axes: Axes) -> None:
 def size_axis(axes: Axes, sizes: list[int]) -> None:
     """A log axis with the study's own sizes as ticks: 1k, 25k, 3M."""
     axes.set_xscale("log")
-    axes.set_xticks(sizes, [short(size) for size in sizes])
+    named: list[int] = []  # sizes too close together for their names keep their grid line
+    for size in sizes:
+        if not named or math.log(size / named[-1]) > 0.07 * math.log(sizes[-1] / sizes[0]):
+            named.append(size)
+    axes.set_xticks(sizes, [short(size) if size in named else "" for size in sizes])
     axes.minorticks_off()
     if len(sizes) == 1:
         axes.set_xlim(sizes[0] / 3, sizes[0] * 3)
 
 
 def short(size: float) -> str:
-    """25000 -> '25k'."""
+    """25000 -> '25k', 63057 -> '63.1k'."""
     for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if size >= factor:
-            return f"{size / factor:g}{unit}"
+            return f"{size / factor:.3g}{unit}"
     return f"{size:g}"
 
 

@@ -5,12 +5,15 @@ averaged. `transfer:TARGET:SHOTS` names an evaluation, with `:METRIC:TRANSFER_ID
 `transfer:average:SHOTS` the mean over targets (the paper's Figure 5 and Table 6).
 """
 
+import hashlib
+import re
 from typing import NamedTuple
 
 import pandas as pd
 
 AVERAGE = "average"
 KEYS = ["target", "protocol", "shots", "metric", "transfer_id"]
+LONGEST_SLUG = 100
 KINDS = {"finetune": "fine-tuned", "linear_probe": "linear probe"}  # few-shot says its shots
 METRIC_NAMES = {"top1": "top-1", "top5": "top-5", "mean_per_class": "mean per-class accuracy", "real": "ReaL accuracy"}
 
@@ -48,9 +51,16 @@ class Evaluation(NamedTuple):
 
     @property
     def slug(self) -> str:
-        """For names of files."""
+        """For names of files: no other evaluation's, whatever characters and whatever length names from data have."""
         parts = [self.target, self.kind.replace("-shot", "shot").replace(" ", "_").replace("-", "_")]
-        return "_".join(parts + [self.metric] * (self.metric != "top1") + [self.settings] * bool(self.settings))
+        name = "_".join(parts + [self.metric] * (self.metric != "top1") + [self.settings] * bool(self.settings))
+        safe = re.sub(r"[^A-Za-z0-9-]+", "_", name)[:LONGEST_SLUG].strip("_")
+        return safe if safe == name else f"{safe}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+    def raw_pixels(self, transfer: pd.DataFrame) -> pd.Series:
+        """Accuracies of its classifier on raw pixels, one a support set: the same whatever run they are written to."""
+        rows = self.rows(transfer)
+        return rows[rows["features"] == "raw_pixels"].drop_duplicates("support_seed")["value"].astype(float)
 
     def rows(self, transfer: pd.DataFrame) -> pd.DataFrame:
         """Its rows, baselines included."""

@@ -92,3 +92,19 @@ def test_each_figure_of_the_paper_is_drawn_from_a_table() -> None:
     for chart in figures:
         assert chart is not None
         assert sum(len(texts) for texts in chart.tips.values()) >= 14
+
+
+def test_its_figures_claim_what_the_paper_says_and_no_more() -> None:
+    scaling = data_scaling(paper.figure4())
+    assert scaling.axes.get_ylabel() == "Top-1 [%], 5-shot linear on ImageNet"
+    assert scaling.caption == "One run a point."  # no seeds, no intervals, no equal steps
+    marks = [(line.get_color(), line.get_marker()) for line in scaling.axes.lines if line.get_gid()]
+    assert len(set(marks)) == len(marks) == 6  # four ViTs and two ResNets, each told apart
+    days = compute_scaling(paper.table6(), "best_val_top1", "device_days")
+    flops = compute_scaling(paper.table6(), "best_val_top1")
+    assert days is not None
+    assert flops is not None
+    assert days.axes.get_xlabel() == "Pre-training time [TPUv3-core-days]"
+    assert "for 680 TPUv3-core-days" in str(days.tips)
+    assert "MAC" not in flops.caption
+    assert "as the paper counts them" in flops.caption

@@ -123,6 +123,15 @@ def test_a_study_under_way_makes_a_page(tmp_path: Path, runs: pd.DataFrame) -> N
 
 
 @pytest.mark.filterwarnings("error")
+def test_names_are_no_formulas_and_may_start_with_an_underscore(tmp_path: Path, runs: pd.DataFrame) -> None:
+    runs["model"] = runs["model"] + " $x^$"
+    runs["family"] = "_" + runs["family"] + " $y^$"
+    page_of(write_study(tmp_path / "t", runs, pairs=[["vit $x^$", "resnet $x^$"]]), tmp_path / "out")
+    assert "vit $x^$" in (tmp_path / "out" / "data_scaling.svg").read_text()
+    assert "_ViT $y^$" in (tmp_path / "out" / "learning_curves.svg").read_text()
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("accuracy", [0.0, 1.0])
 def test_the_ends_of_the_scale_make_a_page(tmp_path: Path, runs: pd.DataFrame, accuracy: float) -> None:
     runs["best_val_top1"] = runs["test_top1"] = accuracy

@@ -1,11 +1,13 @@
 """Evaluations of one target by several protocols, settings and metrics are told apart and never averaged."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from analysis.commands import report_command
+from analysis.report_tables import transfer_table as transfer_table_of
 from analysis.results import TableError, Tables, load, scores, transfer_title
 from analysis.summary import analyse, lines
 from analysis.transfer import evaluations
@@ -103,9 +105,7 @@ def test_an_average_over_protocols_is_refused(tmp_path: Path) -> None:
     probe = pd.read_csv(folder / "transfer.csv").assign(shots=0, protocol="linear_probe")
     tuned = probe.assign(target="mnist", protocol="finetune")
     pd.concat([probe, tuned]).to_csv(folder / "transfer.csv", index=False)
-    with pytest.raises(
-        TableError, match="there are transfer:digits:0:top1:linear_probe and transfer:mnist"
-    ):
+    with pytest.raises(TableError, match="there are transfer:digits:0:top1:linear_probe and transfer:mnist"):
         scores(load(folder), "transfer:average:0")
 
 
@@ -145,3 +145,23 @@ def test_that_chance_is_not_known_is_said(tmp_path: Path) -> None:
     tables = load(study(tmp_path, transfer_ids=["digits-bbbbbbbb"]))
     assert "min_times_chance leaves out no size" in "".join(lines(analyse(tables, metric="transfer:digits:5")))
     assert "min_times_chance" not in "".join(lines(analyse(tables)))
+
+
+def test_file_names_of_targets_are_safe_and_no_two_alike(tmp_path: Path) -> None:
+    names = ["../../evil", "/etc", "a b", "a/b", "a_b", "数字", "字数", "x" * 300, "x" * 301]
+    folder = study(tmp_path)
+    first = pd.read_csv(folder / "transfer.csv").head(9)
+    pd.concat([first.assign(target=name) for name in names]).to_csv(folder / "transfer.csv", index=False)
+    slugs = [item.slug for item in evaluations(load(folder).transfer)]
+    assert len(set(slugs)) == len(names)
+    assert slugs[4] == "a_b_5shot"
+    for slug in slugs:
+        assert re.fullmatch(r"[\w-]{1,120}", slug, re.ASCII)
+
+
+def test_raw_pixels_count_once_a_support_set(tmp_path: Path) -> None:
+    """They depend on no run: 18 runs and 3 support sets are 3 values, and their spread is over these."""
+    folder = study(tmp_path)
+    text = transfer_table_of(load(folder))
+    row = text[text.index("raw pixels") :].split("</tr>")[0]
+    assert re.findall(r">([\d.]+)</td>", row) == ["61.00", "1.00", "3"]
