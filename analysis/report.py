@@ -5,7 +5,7 @@ from typing import Any
 
 from analysis import figures, figures_compute, page, summary
 from analysis import report_tables as tables_of
-from analysis.results import Tables, load
+from analysis.results import TableError, Tables, evaluations_of, load
 from analysis.style import Chart, inline, raw_svg
 from analysis.transfer import Evaluation, evaluations
 from analysis.verdict import Verdict, judge_all, points
@@ -85,9 +85,24 @@ def compute_charts(tables: Tables, targets: list[Evaluation]) -> dict[str, Chart
         "compute_scaling_device_days": figures_compute.compute_scaling(tables, metric, "device_days"),
         "pretraining_sets": figures_compute.pretraining_sets(tables, overlay=True),
     }
-    for target in targets:
-        found[f"compute_scaling_{target.slug}"] = figures_compute.compute_scaling(tables, target.name)
+    of_targets = {target.slug: target.name for target in targets} | averages(tables, targets)
+    for slug, name in of_targets.items():
+        found[f"compute_scaling_{slug}"] = figures_compute.compute_scaling(tables, name)
+        found[f"compute_scaling_{slug}_device_days"] = figures_compute.compute_scaling(tables, name, "device_days")
     return {name: chart for name, chart in found.items() if chart is not None}
+
+
+def averages(tables: Tables, targets: list[Evaluation]) -> dict[str, str]:
+    """Metrics that are means over targets (Figure 5's first panel), by slug; none where one cannot be told."""
+    found = {}
+    for shots in dict.fromkeys(target.shots for target in targets):
+        metric = f"transfer:average:{shots}"
+        try:
+            evaluations_of(tables, metric)
+        except TableError:  # fewer than two targets, or several protocols
+            continue
+        found[f"average_{shots}shot" if shots else "average"] = metric
+    return found
 
 
 def html(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, drawn: list[str]) -> str:

@@ -165,3 +165,22 @@ def test_raw_pixels_count_once_a_support_set(tmp_path: Path) -> None:
     text = transfer_table_of(load(folder))
     row = text[text.index("raw pixels") :].split("</tr>")[0]
     assert re.findall(r">([\d.]+)</td>", row) == ["61.00", "1.00", "3"]
+
+
+def test_a_ladder_with_several_targets_has_the_figures_of_figure_5(tmp_path: Path) -> None:
+    parts = []
+    for rung, (pair, compute) in enumerate((("small", 1e-7), ("middle", 2e-7), ("large", 4e-7))):
+        part = runs_table(linear_gap(1.0, 10_000, noise=0.5), sizes=(10_000,))
+        names = {"run_id": pair + part["run_id"], "model": pair + part["model"], "exaflops_spent": compute}
+        parts.append(part.assign(**names, device_seconds_train=3600.0 * 2**rung, parameters=1000 * 2**rung))
+    folder = write_study(tmp_path / "t", pd.concat(parts), pairs=[])
+    digits = pd.read_csv(folder / "transfer.csv")
+    pd.concat([digits, digits.assign(target="mnist")]).to_csv(folder / "transfer.csv", index=False)
+    assert report_command(folder, tmp_path / "out") == 0
+    drawn = {path.stem for path in (tmp_path / "out").glob("compute_scaling*.svg")}
+    panels = ("digits_5shot", "mnist_5shot", "average_5shot")
+    assert drawn == {
+        "compute_scaling",
+        "compute_scaling_device_days",
+        *(f"compute_scaling_{panel}{unit}" for panel in panels for unit in ("", "_device_days")),
+    }
