@@ -1,12 +1,15 @@
 """The report of a study: verdict, figures, tables, environment, as one HTML page and as Markdown."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from analysis import figures, figures_compute, page, summary
 from analysis import report_tables as tables_of
 from analysis.results import Tables, load
-from analysis.style import Chart, inline, raw_svg
+from analysis.style import Chart, inline, raw_svg, write_png
 from analysis.transfer import Evaluation, evaluations
 from analysis.verdict import Verdict, judge_all, points
 
@@ -36,15 +39,14 @@ def build(folder: Path, out: Path) -> list[Verdict]:
     svgs = {}
     for name, chart in charts.items():
         svgs[name] = raw_svg(chart)
-        (out / f"{name}.svg").write_text(svgs[name])
-        chart.figure.patch.set_alpha(1)  # a PNG is pasted into papers and issues: on white
-        chart.figure.savefig(out / f"{name}.png", dpi=160, facecolor="white")
+        (out / f"{name}.svg").write_text(svgs[name], encoding="utf-8")
+        write_png(chart, out / f"{name}.png")
     drawn = [
         page.figure(chart.title, inline(svgs[name], chart.title, f"f{number}"), chart.caption)
         for number, (name, chart) in enumerate(charts.items())
     ]
-    (out / "index.html").write_text(html(tables, verdicts, found, drawn))
-    (out / "report.md").write_text(markdown(tables, verdicts, found, charts))
+    (out / "index.html").write_text(html(tables, verdicts, found, drawn), encoding="utf-8")
+    (out / "report.md").write_text(markdown(tables, verdicts, found, charts), encoding="utf-8")
     return verdicts
 
 
@@ -179,7 +181,8 @@ def warnings(tables: Tables) -> list[str]:
         found.append(f"Subset {item['subset']} is left out: {item['reason']}.")
     failed = tables.runs[tables.runs["state"] == "failed"]
     if len(failed):
-        found.append(f"{len(failed)} runs failed; they are listed below and are in no figure.")
+        said = "1 run failed; it is" if len(failed) == 1 else f"{len(failed)} runs failed; they are"
+        found.append(f"{said} listed below and in no figure.")
     return found
 
 
@@ -225,8 +228,8 @@ def ratio_cards(rows: list[dict[str, Any]], study: dict[str, object]) -> list[st
 
 
 def facts(tables: Tables) -> list[tuple[str, str]]:
-    """Compute spent against planned, and what it ran on."""
-    runs, study = tables.finished, tables.study
+    """Compute spent, by failed runs too where it is known, against planned; and what it ran on."""
+    runs, study = tables.runs, tables.study
     planned = study.get("planned") or {}
     spent = float(runs["exaflops_spent"].fillna(0).sum())
     seconds = float(runs["device_seconds_train"].fillna(0).sum())
@@ -257,17 +260,43 @@ def markdown(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | No
         if verdict.would_decide:
             lines += [f"What would decide it: {verdict.would_decide}", ""]
         comparison = verdict.comparison
-        lines += [
-            f"| images | {comparison.first} | {comparison.second} | gap | pairs | used |",
-            "|--:|--:|--:|--:|--:|---|",
-        ]
-        lines += [
-            f"| {gap.size:,} | {100 * gap.first_mean:.2f} % | {100 * gap.second_mean:.2f} % | {points(gap.gap)} | "
-            f"{gap.pairs} | {'yes' if gap.used else 'no'} |"
+        headers = ("images", comparison.first, comparison.second, "gap", "pairs", "used")
+        rows = [
+            (
+                *(f"{gap.size:,}", f"{100 * gap.first_mean:.2f} %", f"{100 * gap.second_mean:.2f} %", points(gap.gap)),
+                *(str(gap.pairs), "yes" if gap.used else "no"),
+            )
             for gap in comparison.gaps
         ]
+        lines += markdown_table(headers, rows)
     if found:
         lines += ["", *[f"- {text}" for text in summary.other_lines(found)]]
     lines += ["", *[f"![{chart.title}]({name}.png)" for name, chart in charts.items()]]
     lines += ["", *[f"- {name}: {value}" for name, value in facts(tables)], ""]
+    shown = ("run_id", "state", "family", *[name for name, _, _ in tables_of.RUN_COLUMNS[:4]])
+    forms = {name: form for name, _, form in tables_of.RUN_COLUMNS}
+    cells = [
+        ["" if pd.isna(row[name]) else forms.get(name, str)(row[name]) for name in shown]
+        for row in tables.runs.to_dict("records")
+    ]
+    lines += markdown_table(("run", "state", "family", *[header for _, header, _ in tables_of.RUN_COLUMNS[:4]]), cells)
+    lines += [
+        "",
+        "The claim under test, and this analysis:",
+        "",
+        "```bibtex",
+        CITATION,
+        own_citation(tables),
+        "```",
+        "",
+    ]
     return "\n".join(lines)
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table, first column left; a bar in a name does not end its cell."""
+    rule = "|".join([":--", *["--:"] * (len(headers) - 1)])
+    return [
+        f"|{rule}|" if row is None else f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |"
+        for row in (headers, None, *rows)
+    ]
