@@ -56,7 +56,7 @@ def make_charts(tables: Tables, verdicts: list[Verdict]) -> dict[str, Chart]:
         return {}
     targets = evaluations(tables.transfer)
     compute = compute_charts(tables, targets)
-    one_size = tables.finished["subset_samples"].nunique() == 1
+    one_size = len(set(tables.finished["subset_samples"])) == 1
     charts = {} if one_size and compute else size_charts(tables, verdicts, targets)
     charts |= compute
     if len(tables.curves):
@@ -273,30 +273,24 @@ def markdown(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | No
         lines += ["", *[f"- {text}" for text in summary.other_lines(found)]]
     lines += ["", *[f"![{chart.title}]({name}.png)" for name, chart in charts.items()]]
     lines += ["", *[f"- {name}: {value}" for name, value in facts(tables)], ""]
-    shown = ("run_id", "state", "family", *[name for name, _, _ in tables_of.RUN_COLUMNS[:4]])
-    forms = {name: form for name, _, form in tables_of.RUN_COLUMNS}
-    cells = [
-        ["" if pd.isna(row[name]) else forms.get(name, str)(row[name]) for name in shown]
-        for row in tables.runs.to_dict("records")
-    ]
-    lines += markdown_table(("run", "state", "family", *[header for _, header, _ in tables_of.RUN_COLUMNS[:4]]), cells)
-    lines += [
-        "",
-        "The claim under test, and this analysis:",
-        "",
-        "```bibtex",
-        CITATION,
-        own_citation(tables),
-        "```",
-        "",
-    ]
+    lines += markdown_runs(tables)
+    lines += ["", "The claim under test, and this analysis:", ""]
+    lines += ["```bibtex", CITATION, own_citation(tables), "```", ""]
     return "\n".join(lines)
+
+
+def markdown_runs(tables: Tables) -> list[str]:
+    """Every run with the first columns of the page's table."""
+    columns = tables_of.RUN_COLUMNS[:4]
+    rows = []
+    for row in tables.runs.to_dict("records"):
+        texts = ["" if pd.isna(row[name]) else str(row[name]) for name in ("run_id", "state", "family")]
+        rows.append(texts + ["" if pd.isna(row[name]) else form(float(row[name])) for name, _, form in columns])
+    return markdown_table(("run", "state", "family", *[header for _, header, _ in columns]), rows)
 
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a table, first column left; a bar in a name does not end its cell."""
     rule = "|".join([":--", *["--:"] * (len(headers) - 1)])
-    return [
-        f"|{rule}|" if row is None else f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |"
-        for row in (headers, None, *rows)
-    ]
+    head, *body = (" | ".join(text.replace("|", "\\|") for text in row) for row in (headers, *rows))
+    return [f"| {head} |", f"|{rule}|", *[f"| {line} |" for line in body]]
