@@ -18,6 +18,9 @@ def report_command(folder: Path, out: Path) -> int:
     except TableError as error:
         print(f"harness: {error}")
         return 2
+    except OSError as error:
+        print(f"harness: {error.filename or out}: the report cannot be written there: {error.strerror}")
+        return 2
     for verdict in verdicts:
         print(verdict.sentence)
         if verdict.would_decide:

@@ -20,10 +20,12 @@ p.sub { color:var(--muted); margin:.1em 0 1.2em } a { color:var(--accent) }
   border-radius:8px; padding:14px 20px; margin:14px 0 }
 .verdict .outcome { font-weight:650; font-size:1.1rem } .verdict p { margin:.45em 0 }
 .note { background:var(--warnbg); color:var(--warn); border-radius:8px; padding:10px 16px; margin:12px 0 }
-.figures { display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr)); gap:18px }
-figure { margin:0; background:var(--card); border:1px solid var(--line); border-radius:8px; padding:12px 14px }
+.figures { display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,512px),1fr)); gap:18px }
+figure { margin:0; min-width:0; background:var(--card); border:1px solid var(--line); border-radius:8px;
+  padding:12px 14px }
 figure h3 { margin:0 0 4px; font-size:1rem } figcaption { color:var(--muted); font-size:.84rem; line-height:1.4 }
-svg { width:100%; height:auto; overflow:visible } svg text { font-family:inherit }
+.plot { overflow-x:auto }
+svg { display:block; width:100%; min-width:480px; height:auto } svg text { font-family:inherit }
 [style*="stroke: #3a3a3a"] { stroke:var(--ink) !important }
 [style*="fill: #3a3a3a"] { fill:var(--ink) !important }
 [style*="stroke: #0072b2"] { stroke:var(--blue) !important }
@@ -46,7 +48,7 @@ pre { background:var(--card); border:1px solid var(--line); border-radius:8px; p
 """
 
 # Sorting by any column, numbers by data-value, so that units and separators do not matter; and what a mark says, by
-# pointer or, on a focused figure, by the arrow keys.
+# pointer, by a tap on it or near it (a finger that leaves hides nothing) or, on a focused figure, by the arrow keys.
 SCRIPT = """
 for (const button of document.querySelectorAll('table.sortable th button')) button.addEventListener('click', () => {
   const head = button.closest('th'), table = head.closest('table');
@@ -65,18 +67,27 @@ const show = mark => { const box = mark.getBoundingClientRect();
   tip.textContent = mark.dataset.tip || mark.querySelector('title').textContent; tip.hidden = false;
   tip.style.left = Math.max(4, Math.min(box.left + box.width / 2, innerWidth - tip.offsetWidth - 8)) + 'px';
   tip.style.top = Math.max(4, box.top - tip.offsetHeight - 8) + 'px'; };
+const near = (marks, event) => { let found = null, least = 20;  // pixels, for a finger
+  for (const mark of marks) if (mark.tagName === 'use') { const box = mark.getBoundingClientRect();
+    const away = Math.hypot(box.left + box.width / 2 - event.clientX, box.top + box.height / 2 - event.clientY);
+    if (away < least) { least = away; found = mark; } }
+  return found; };
+document.addEventListener('pointerdown', () => { tip.hidden = true; });
 for (const svg of document.querySelectorAll('figure svg')) {
   const marks = [...svg.querySelectorAll('.mark')]; let at = -1;
   const leave = () => { if (at >= 0) marks[at].classList.remove('at'); tip.hidden = true; };
   svg.addEventListener('pointerover', event => { const mark = event.target.closest('.mark');
     if (mark) show(mark); else tip.hidden = true; });
-  svg.addEventListener('pointerleave', leave);
+  svg.addEventListener('pointerleave', event => { if (event.pointerType !== 'touch') leave(); });
+  svg.addEventListener('click', event => { const mark = event.target.closest('.mark') || near(marks, event);
+    if (mark) show(mark); });
   svg.addEventListener('blur', () => { leave(); at = -1; });
   svg.addEventListener('keydown', event => { const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
     if (event.key === 'Escape') leave();
     if (!step || !marks.length) return;
     event.preventDefault(); leave(); at = (at + step + marks.length) % marks.length;
-    marks[at].classList.add('at'); show(marks[at]); });
+    marks[at].classList.add('at'); marks[at].scrollIntoView({block: 'nearest', inline: 'nearest'});
+    show(marks[at]); });
 }
 """
 
@@ -103,8 +114,9 @@ def note(text: str) -> str:
 
 
 def figure(title: str, svg: str, caption: str) -> str:
-    """A figure with its caption."""
-    return f"<figure><h3>{escape(title)}</h3>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+    """A figure with its caption, in a frame that scrolls where the page is too narrow for its text to be read."""
+    frame = f'<div class="plot">{svg}</div>'
+    return f"<figure><h3>{escape(title)}</h3>{frame}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 Cell = tuple[str, object]  # what is shown, what is sorted by

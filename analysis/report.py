@@ -1,12 +1,15 @@
 """The report of a study: verdict, figures, tables, environment, as one HTML page and as Markdown."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from analysis import figures, figures_compute, page, summary
 from analysis import report_tables as tables_of
 from analysis.results import TableError, Tables, evaluations_of, load
-from analysis.style import Chart, inline, raw_svg
+from analysis.style import Chart, inline, raw_svg, write_png
 from analysis.transfer import Evaluation, evaluations
 from analysis.verdict import Verdict, judge_all, points
 
@@ -36,15 +39,14 @@ def build(folder: Path, out: Path) -> list[Verdict]:
     svgs = {}
     for name, chart in charts.items():
         svgs[name] = raw_svg(chart)
-        (out / f"{name}.svg").write_text(svgs[name])
-        chart.figure.patch.set_alpha(1)  # a PNG is pasted into papers and issues: on white
-        chart.figure.savefig(out / f"{name}.png", dpi=160, facecolor="white")
+        (out / f"{name}.svg").write_text(svgs[name], encoding="utf-8")
+        write_png(chart, out / f"{name}.png")
     drawn = [
         page.figure(chart.title, inline(svgs[name], chart.title, f"f{number}"), chart.caption)
         for number, (name, chart) in enumerate(charts.items())
     ]
-    (out / "index.html").write_text(html(tables, verdicts, found, drawn))
-    (out / "report.md").write_text(markdown(tables, verdicts, found, charts))
+    (out / "index.html").write_text(html(tables, verdicts, found, drawn), encoding="utf-8")
+    (out / "report.md").write_text(markdown(tables, verdicts, found, charts), encoding="utf-8")
     return verdicts
 
 
@@ -54,7 +56,7 @@ def make_charts(tables: Tables, verdicts: list[Verdict]) -> dict[str, Chart]:
         return {}
     targets = evaluations(tables.transfer)
     compute = compute_charts(tables, targets)
-    one_size = tables.finished["subset_samples"].nunique() == 1
+    one_size = len(set(tables.finished["subset_samples"])) == 1
     charts = {} if one_size and compute else size_charts(tables, verdicts, targets)
     charts |= compute
     if len(tables.curves):
@@ -194,7 +196,8 @@ def warnings(tables: Tables) -> list[str]:
         found.append(f"Subset {item['subset']} is left out: {item['reason']}.")
     failed = tables.runs[tables.runs["state"] == "failed"]
     if len(failed):
-        found.append(f"{len(failed)} runs failed; they are listed below and are in no figure.")
+        said = "1 run failed; it is" if len(failed) == 1 else f"{len(failed)} runs failed; they are"
+        found.append(f"{said} listed below and in no figure.")
     return found
 
 
@@ -240,8 +243,8 @@ def ratio_cards(rows: list[dict[str, Any]], study: dict[str, object]) -> list[st
 
 
 def facts(tables: Tables) -> list[tuple[str, str]]:
-    """Compute spent against planned, and what it ran on."""
-    runs, study = tables.finished, tables.study
+    """Compute spent, by failed runs too where it is known, against planned; and what it ran on."""
+    runs, study = tables.runs, tables.study
     planned = study.get("planned") or {}
     spent = float(runs["exaflops_spent"].fillna(0).sum())
     seconds = float(runs["device_seconds_train"].fillna(0).sum())
@@ -272,17 +275,37 @@ def markdown(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | No
         if verdict.would_decide:
             lines += [f"What would decide it: {verdict.would_decide}", ""]
         comparison = verdict.comparison
-        lines += [
-            f"| images | {comparison.first} | {comparison.second} | gap | pairs | used |",
-            "|--:|--:|--:|--:|--:|---|",
-        ]
-        lines += [
-            f"| {gap.size:,} | {100 * gap.first_mean:.2f} % | {100 * gap.second_mean:.2f} % | {points(gap.gap)} | "
-            f"{gap.pairs} | {'yes' if gap.used else 'no'} |"
+        headers = ("images", comparison.first, comparison.second, "gap", "pairs", "used")
+        rows = [
+            (
+                *(f"{gap.size:,}", f"{100 * gap.first_mean:.2f} %", f"{100 * gap.second_mean:.2f} %", points(gap.gap)),
+                *(str(gap.pairs), "yes" if gap.used else "no"),
+            )
             for gap in comparison.gaps
         ]
+        lines += markdown_table(headers, rows)
     if found:
         lines += ["", *[f"- {text}" for text in summary.other_lines(found)]]
     lines += ["", *[f"![{chart.title}]({name}.png)" for name, chart in charts.items()]]
     lines += ["", *[f"- {name}: {value}" for name, value in facts(tables)], ""]
+    lines += markdown_runs(tables)
+    lines += ["", "The claim under test, and this analysis:", ""]
+    lines += ["```bibtex", CITATION, own_citation(tables), "```", ""]
     return "\n".join(lines)
+
+
+def markdown_runs(tables: Tables) -> list[str]:
+    """Every run with the first columns of the page's table."""
+    columns = tables_of.RUN_COLUMNS[:4]
+    rows = []
+    for row in tables.runs.to_dict("records"):
+        texts = ["" if pd.isna(row[name]) else str(row[name]) for name in ("run_id", "state", "family")]
+        rows.append(texts + ["" if pd.isna(row[name]) else form(float(row[name])) for name, _, form in columns])
+    return markdown_table(("run", "state", "family", *[header for _, header, _ in columns]), rows)
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table, first column left; a bar in a name does not end its cell."""
+    rule = "|".join([":--", *["--:"] * (len(headers) - 1)])
+    head, *body = (" | ".join(text.replace("|", "\\|") for text in row) for row in (headers, *rows))
+    return [f"| {head} |", f"|{rule}|", *[f"| {line} |" for line in body]]

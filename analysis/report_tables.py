@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis import page
 from analysis.results import Tables
+from analysis.summary import unit_name
 from analysis.transfer import Evaluation, evaluations
 
 
@@ -115,7 +116,7 @@ def ratio_table(rows: list[dict[str, Any]]) -> str:
         out.append(
             [
                 text_cell(f"{row['first']} against {row['second']}"),
-                text_cell(row["unit"].replace("_", "-")),
+                text_cell(unit_name(row["unit"])),
                 interval_cell(ratio),
                 interval_cell(less),
                 text_cell("" if reach is None else f"{100 * reach[0]:.1f} to {100 * reach[1]:.1f}"),

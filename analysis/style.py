@@ -6,8 +6,12 @@ Neutral ink is one colour, INK, which the report's style sheet turns light on a 
 import io
 import math
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib import rc_context
@@ -99,7 +103,8 @@ def label_lines(chart: Chart, ends: list[End]) -> None:
     if not ends:
         return
     figure, axes = chart.figure, chart.axes
-    figure.draw_without_rendering()  # the layout, which says how high the axes are
+    with quiet_glyphs():
+        figure.draw_without_rendering()  # the layout, which says how high the axes are
     height = axes.get_window_extent().height * POINTS_PER_INCH / figure.dpi
     missing = max(0.0, LABEL_POINTS * len(ends) - height)
     figure.set_figheight(figure.get_figheight() + missing / POINTS_PER_INCH)
@@ -185,10 +190,25 @@ def short(size: float) -> str:
     return f"{size:g}"
 
 
+@contextmanager
+def quiet_glyphs() -> Iterator[None]:
+    """No warning of letters that the font lacks: a page's browser has them, a PNG shows boxes (docs/analysis.md)."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
+
+
+def write_png(chart: Chart, path: Path) -> None:
+    """The figure on white, for papers and issues."""
+    chart.figure.patch.set_alpha(1)
+    with quiet_glyphs():
+        chart.figure.savefig(path, dpi=160, facecolor="white")
+
+
 def raw_svg(chart: Chart) -> str:
     """The figure as SVG, every mark with its <title>, which browsers show on hover; inline() puts it into a page."""
     buffer = io.StringIO()
-    with rc_context(SETTINGS):
+    with rc_context(SETTINGS), quiet_glyphs():
         chart.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     first, *rest = re.split(r'<g id="(tip-\d+)">', buffer.getvalue())
     pieces = [first] + [titled(chart.tips[gid], part) for gid, part in zip(rest[::2], rest[1::2], strict=True)]

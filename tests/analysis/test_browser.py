@@ -109,11 +109,26 @@ def test_a_mark_says_run_and_values_to_pointer_and_keyboard(browser: Any, report
     page.close()
 
 
+def test_a_tap_on_or_near_a_mark_says_what_it_is(browser: Any, report: Path) -> None:
+    page, _, _ = open_page(browser, report, 390, has_touch=True)
+    tip, mark = page.locator("#tip"), page.locator("figure svg").first.locator(".mark").first
+    mark.tap()
+    assert tip.inner_text().startswith("vit-1000-s1: ")
+    page.locator("h1").tap()
+    assert tip.is_hidden()
+    box = mark.bounding_box()
+    page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] - 6)
+    assert tip.inner_text().startswith("vit-1000-s")
+    page.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_width_and_text_is_legible(browser: Any, report: Path, width: int, scheme: str) -> None:
     page, errors, _ = open_page(browser, report, width, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width  # wide tables scroll inside their frame
+    smallest = "[...document.querySelectorAll('figure svg text')].map(text => text.getBoundingClientRect().height)"
+    assert min(page.evaluate(smallest)) > 9  # the line's height, of the small print of an overlay
     colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, colour[4:-1].split(","))) < 200) == (scheme == "dark")
     fills = "[...document.querySelectorAll('figure svg text')].map(text => getComputedStyle(text).fill)"

@@ -90,7 +90,8 @@ def test_nothing_finished_and_failed_runs_are_listed(tmp_path: Path, runs: pd.Da
     some = runs.copy()
     some.loc[0, ["state", "reason"]] = ["failed", "out_of_memory"]
     text = page_of(write_study(tmp_path / "b", some), tmp_path / "out_b")
-    assert "1 runs failed" in text
+    assert "1 run failed; it is listed" in text
+    assert "1.8e-06 exaFLOPs spent" in text  # what the failed run has spent is spent
     assert "out_of_memory" in text
 
 
@@ -120,6 +121,27 @@ def test_a_study_under_way_makes_a_page(tmp_path: Path, runs: pd.DataFrame) -> N
     runs.loc[runs["model"] == "resnet", "state"] = "failed"
     text = page_of(write_study(tmp_path / "t", runs), tmp_path / "out")
     assert "vit and resnet have no finished runs of one size and one seed" in text
+
+
+@pytest.mark.filterwarnings("error")
+def test_markdown_has_the_runs_and_citations_and_any_name_fits_its_tables(tmp_path: Path, runs: pd.DataFrame) -> None:
+    runs["model"] = runs["model"] + "|数"
+    folder = write_study(tmp_path / "t", runs, pairs=[["vit|数", "resnet|数"]])
+    build(folder, tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    rows = [re.split(r"(?<!\\)\|", line) for line in text.splitlines() if line.startswith("|")]
+    assert {len(row) for row in rows} == {8, 9}  # gaps of six columns, runs of seven
+    assert sum(row[1].strip() in set(runs["run_id"]) for row in rows) == len(runs)
+    assert "dosovitskiy2021image" in text
+    assert "@software{harness" in text
+
+
+def test_a_folder_in_the_pages_place_is_named(
+    tmp_path: Path, runs: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out" / "index.html").mkdir(parents=True)
+    assert report_command(write_study(tmp_path / "t", runs), tmp_path / "out") == 2
+    assert "index.html: the report cannot be written there" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("error")
