@@ -2,7 +2,8 @@
 
 Accuracies are fractions in [0, 1]. FLOPs are 2 per multiply-accumulate (MAC), forward and backward as executed.
 An exaFLOP is 1e18 FLOPs. No number is negative, NaN or infinite: `harness results` leaves out rows that hold such a
-value, or one of another kind, and lists the file, the field and why. `docs/results.md` is printed from here (`python -m harness.results_schema`).
+value, or one of another kind, and lists the file, the field and why. `docs/results.md` is printed from here
+(`python -m harness.results_schema`).
 """
 
 import math
@@ -138,8 +139,10 @@ def wrong(value: Any, column: Column) -> str:
     if isinstance(value, bool) or not isinstance(value, KINDS[column.kind]):
         return f"{shown(value)} is no {KIND_NAMES[column.kind]}"
     if isinstance(value, str):
-        writable = value.isascii() or value.encode(errors="ignore").decode() == value  # JSON has lone surrogates
-        return "" if writable and len(value) >= column.least else f"{shown(value)} is no text to be written"
+        if len(value) < column.least:
+            return "empty"
+        writable = value.isascii() or value.encode(errors="ignore").decode() == value  # JSON can hold half a character
+        return "" if writable else f"{shown(value)} cannot be written as UTF-8"
     most = min(column.most, LARGEST[column.kind])
     return "" if column.least <= value <= most else f"{shown(value)} is not in [{column.least:g}, {most:g}]"
 
@@ -151,6 +154,8 @@ def problem(row: dict[str, Any], columns: dict[str, Column]) -> str:
 
 def shown(value: Any) -> str:
     """A value read from JSON, in a few characters."""
+    if value is None:
+        return "null"
     text = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.results_schema import RUNS, SCHEMA_VERSION, Column, problem, shown, wrong
+from harness.results_schema import CURVES, RUNS, SCHEMA_VERSION, Column, problem, shown, wrong
 
 HASH_CHARACTERS = 8
 STATES = ("finished", "running", "waiting", "failed")
@@ -161,6 +161,7 @@ def parsed(line: str) -> Any:
 
 
 def rewind_metrics(folder: Path, samples_seen: int) -> None:
-    """Drop every row later than the checkpoint that training goes on from: no row is ever written twice."""
-    rows = [row for row in read_metrics(folder) if row["samples_seen"] <= samples_seen]
-    write_atomic(folder / "metrics.jsonl", "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+    """Drop damaged rows and those later than the checkpoint to go on from: no row is ever written twice."""
+    upto = CURVES["samples_seen"]._replace(most=samples_seen)
+    rows = [row for row in read_metrics(folder) if not wrong(row.get("samples_seen"), upto)]
+    write_atomic(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

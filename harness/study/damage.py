@@ -114,7 +114,7 @@ def sound_rows(content: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
 def sound_lines(lines: list[Any], samples_seen: int) -> tuple[list[dict[str, Any]], str]:
     """Lines of metrics.jsonl that can go to the curves of a run of so many samples; what is wrong with the others."""
     if not lines:
-        return [], "is empty"
+        return [], "empty; the curves lack this run"
     clock = CURVES["samples_seen"]._replace(most=samples_seen)
     problems = ["" if is_plain(line, samples_seen) else line_problem(line, clock) for line in lines]
     return [line for line, bad in zip(lines, problems, strict=True) if not bad], first_of(problems, "line")
