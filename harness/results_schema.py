@@ -1,23 +1,38 @@
 """The three results tables: every column, its type and unit. The only thing that `analysis` knows of harness.
 
 Accuracies are fractions in [0, 1]. FLOPs are 2 per multiply-accumulate (MAC), forward and backward as executed.
-An exaFLOP is 1e18 FLOPs. `docs/results.md` is printed from here (`python -m harness.results_schema`).
+An exaFLOP is 1e18 FLOPs. No number is negative, NaN or infinite: `harness results` leaves out rows that hold such a
+value, or one of another kind, and lists the file, the field and why. `docs/results.md` is printed from here
+(`python -m harness.results_schema`).
 """
 
-from typing import NamedTuple
+import math
+import sys
+from typing import Any, NamedTuple
 
 SCHEMA_VERSION = 1
 EXAFLOPS_PER_TPU_V3_CORE_DAY = 1567 / 680  # the paper's own rate: ViT-L/16 on JFT-300M for 14 epochs, Tables 6 and 2
 
 
 class Column(NamedTuple):
-    """One column: `kind` is str, int or float; `required` columns must hold a value in every finished run."""
+    """One column: `kind` is str, int or float; `required` columns must hold a value in every finished run.
+
+    `least` and `most` are the range of a number; of a text, `least` is the number of characters.
+    """
 
     kind: str
     meaning: str
     required: bool = True
     volatile: bool = False  # two equal runs may differ here: times, hosts, attempts
+    least: float = 0
+    most: float = math.inf
 
+
+KINDS: dict[str, Any] = {"str": str, "int": int, "float": int | float}
+KIND_NAMES = {"str": "text", "int": "whole number", "float": "number"}
+LARGEST = {"int": 2**63 - 1, "float": sys.float_info.max}  # what a column of the tables can hold
+SHOWN_CHARACTERS = 40  # of a wrong value
+FRACTION_METRICS = ("top1", "mean_per_class")  # of `curves`; its other metrics have no upper limit
 
 RUNS: dict[str, Column] = {
     "run_id": Column("str", "name of the run folder, ends in the hash of its configuration"),
@@ -26,26 +41,28 @@ RUNS: dict[str, Column] = {
     "reason": Column("str", "why it failed: diverged, out_of_memory, killed, error", required=False),
     "dataset": Column("str", "name of the pre-training set"),
     "dataset_digest": Column("str", "sha256 over keys, labels and decoded pixels"),
-    "num_classes": Column("int", "classes of the pre-training set; chance is 1 / num_classes"),
+    "num_classes": Column("int", "classes of the pre-training set; chance is 1 / num_classes", least=1),
     "model": Column("str", "name in conf/model"),
     "family": Column("str", "ViT | ResNet | hybrid | user's label"),
     "recipe": Column("str", "name in conf/recipe"),
-    "subset_samples": Column("int", "images in the training subset"),
+    "subset_samples": Column("int", "images in the training subset", least=1),
     "distinct_origins": Column("int", "distinct originals (outlines, photographs) behind the subset's images"),
     "draw": Column("int", "which window of the packed order the subset is"),
     "seed": Column("int", "seed of initialisation and order"),
-    "parameters": Column("int", "trainable parameters, head included"),
+    "parameters": Column("int", "trainable parameters, head included", least=1),
     "forward_macs_per_image": Column("int", "multiply-accumulates of one forward pass"),
     "training_flops_per_image": Column("int", "FLOPs of forward and backward, 2 a MAC"),
-    "samples_seen": Column("int", "training images processed"),
+    "samples_seen": Column("int", "training images processed", least=1),
     "samples_seen_at_best": Column("int", "of which up to the best validation result"),
     "exaflops_spent": Column("float", "training_flops_per_image x samples_seen / 1e18"),
     "exaflops_at_best": Column("float", "training_flops_per_image x samples_seen_at_best / 1e18"),
-    "best_val_top1": Column("float", "validation top-1 at the best evaluation along the horizon"),
-    "test_top1": Column("float", "test top-1 of the checkpoint with the best validation result"),
-    "train_top1_at_best": Column("float", "top-1 on the fixed sample of the training subset, at the best evaluation"),
-    "train_top1_final": Column("float", "the same at the end of the horizon"),
-    "val_top1_final": Column("float", "validation top-1 at the end of the horizon"),
+    "best_val_top1": Column("float", "validation top-1 at the best evaluation along the horizon", most=1),
+    "test_top1": Column("float", "test top-1 of the checkpoint with the best validation result", most=1),
+    "train_top1_at_best": Column(
+        "float", "top-1 on the fixed sample of the training subset, at the best evaluation", most=1
+    ),
+    "train_top1_final": Column("float", "the same at the end of the horizon", most=1),
+    "val_top1_final": Column("float", "validation top-1 at the end of the horizon", most=1),
     "val_loss_at_best": Column("float", "nats"),
     "val_loss_final": Column("float", "nats"),
     "train_loss_at_best": Column("float", "nats, on the fixed sample of the training subset, in evaluation mode"),
@@ -56,7 +73,7 @@ RUNS: dict[str, Column] = {
     "precision": Column("str", "fp32 | bf16"),
     "attention": Column("str", "fused | unfused"),
     "device_kind": Column("str", "device as torch names it"),
-    "device_count": Column("int", "devices of the run"),
+    "device_count": Column("int", "devices of the run", least=1),
     "threads": Column("int", "CPU threads of the run"),
     "parameters_sha256": Column("str", "digest of the final parameters: equal digests, equal networks"),
     "device_seconds_train": Column(
@@ -91,16 +108,16 @@ TRANSFER: dict[str, Column] = {
     "subset_samples": Column("int", "as in runs"),
     "draw": Column("int", "as in runs"),
     "seed": Column("int", "seed of the run"),
-    "target": Column("str", "transfer data set"),
-    "protocol": Column("str", "fewshot_linear | linear_probe | finetune"),
+    "target": Column("str", "transfer data set", least=1),
+    "protocol": Column("str", "fewshot_linear | linear_probe | finetune", least=1),
     "transfer_id": Column(
         "str", "target, protocol and hash of its settings, as stated in the run's transfer/NAME.json", required=False
     ),
-    "features": Column("str", "pretrained | untrained | raw_pixels: the last two are baselines"),
+    "features": Column("str", "pretrained | untrained | raw_pixels: the last two are baselines", least=1),
     "shots": Column("int", "support images a class; 0 = all: linear probe, fine-tuning"),
     "support_seed": Column("int", "seed of the support set, or of fine-tuning"),
-    "metric": Column("str", "top1 | top5 | mean_per_class | real (ImageNet-ReaL)"),
-    "value": Column("float", "fraction in [0, 1]"),
+    "metric": Column("str", "top1 | top5 | mean_per_class | real (ImageNet-ReaL)", least=1),
+    "value": Column("float", "fraction in [0, 1]", most=1),
 }
 
 CURVES: dict[str, Column] = {
@@ -108,11 +125,39 @@ CURVES: dict[str, Column] = {
     "samples_seen": Column("int", "the clock"),
     "exaflops": Column("float", "compute spent up to here"),
     "split": Column("str", "train (fixed sample, evaluation mode) | val | step (mean over the steps since)"),
-    "metric": Column("str", "top1 | loss | learning_rate"),
+    "metric": Column("str", "top1 | mean_per_class | loss | learning_rate"),
     "value": Column("float", "fraction, or nats"),
 }
 
 TABLES: dict[str, dict[str, Column]] = {"runs": RUNS, "transfer": TRANSFER, "curves": CURVES}
+
+
+def wrong(value: Any, column: Column) -> str:
+    """Why a value cannot be in a column: missing, of another kind, not finite, out of range. '' where it can."""
+    if value is None:
+        return "missing" if column.required else ""
+    if isinstance(value, bool) or not isinstance(value, KINDS[column.kind]):
+        return f"{shown(value)} is no {KIND_NAMES[column.kind]}"
+    if isinstance(value, str):
+        if len(value) < column.least:
+            return "empty"
+        writable = value.isascii() or value.encode(errors="ignore").decode() == value  # JSON can hold half a character
+        return "" if writable else f"{shown(value)} cannot be written as UTF-8"
+    most = min(column.most, LARGEST[column.kind])
+    return "" if column.least <= value <= most else f"{shown(value)} is not in [{column.least:g}, {most:g}]"
+
+
+def problem(row: dict[str, Any], columns: dict[str, Column]) -> str:
+    """The first column of a row that has a wrong value, and why; '' for a sound row."""
+    return next((f"{name}: {why}" for name, column in columns.items() if (why := wrong(row.get(name), column))), "")
+
+
+def shown(value: Any) -> str:
+    """A value read from JSON, in a few characters."""
+    if value is None:
+        return "null"
+    text = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
 def markdown() -> str:

@@ -13,7 +13,6 @@ runs/<study>@<dataset>/<name>-<hash8>/
 
 import hashlib
 import json
-import math
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -21,9 +20,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.results_schema import RUNS, SCHEMA_VERSION
+from harness.results_schema import CURVES, RUNS, SCHEMA_VERSION, Column, problem, shown, wrong
 
 HASH_CHARACTERS = 8
+STATES = ("finished", "running", "waiting", "failed")
+UNREADABLE = (ValueError, RecursionError)  # what json raises: no JSON, or nested too deeply
+STATUS = {name: Column("str", "", required=name == "state") for name in ("state", "reason", "error", "host")} | {
+    name: Column("float", "", required=False)
+    for name in ("heartbeat", "attempt", "failures", "samples_seen", "images_per_second", "best_val_top1")
+}
 
 
 def identity_hash(identity: dict[str, Any]) -> str:
@@ -77,7 +82,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in `path`, or None where there is none or it is damaged."""
     try:
         value = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, *UNREADABLE):
         return None
     return value if isinstance(value, dict) else None
 
@@ -93,17 +98,8 @@ def read_result(folder: Path, config_hash: str | None = None) -> dict[str, Any] 
 
 
 def missing_columns(result: dict[str, Any]) -> list[str]:
-    """Names of required columns of `runs` that are absent, of the wrong type or not finite."""
-    kinds: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float)}
-    bad = []
-    for name, column in RUNS.items():
-        value = result.get(name)
-        if value is None and not column.required:
-            continue
-        right_kind = isinstance(value, kinds[column.kind]) and not isinstance(value, bool)
-        if not right_kind or (isinstance(value, float) and not math.isfinite(value)):
-            bad.append(name)
-    return bad
+    """Names of columns of `runs` that are absent though required, of the wrong type, not finite or out of range."""
+    return [name for name, column in RUNS.items() if wrong(result.get(name), column)]
 
 
 def write_status(folder: Path, state: str, reason: str | None = None, **fields: Any) -> None:
@@ -116,8 +112,15 @@ def write_status(folder: Path, state: str, reason: str | None = None, **fields: 
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """status.json, or {'state': 'waiting'} for a run that never started."""
-    return read_json(folder / "status.json") or {"state": "waiting", "reason": None}
+    """status.json, or {'state': 'waiting'} for a run that never started or whose file is damaged."""
+    content = read_json(folder / "status.json")
+    return {"state": "waiting", "reason": None} if content is None or status_problem(content) else content
+
+
+def status_problem(content: dict[str, Any]) -> str:
+    """What is wrong with a status.json; '' for a sound one."""
+    bad = problem(content, STATUS)
+    return bad or ("" if content["state"] in STATES else f"state: {shown(content['state'])} is no state of a run")
 
 
 def append_metrics(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -129,7 +132,7 @@ def append_metrics(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Rows of metrics.jsonl; a line cut short by a crash is left out."""
-    return parse_metrics(metric_lines(folder) or [])
+    return [row for row in parse_metrics(metric_lines(folder) or []) if isinstance(row, dict)]
 
 
 def metric_lines(folder: Path) -> list[str] | None:
@@ -140,24 +143,25 @@ def metric_lines(folder: Path) -> list[str] | None:
         return None
 
 
-def parse_metrics(lines: list[str]) -> list[dict[str, Any]]:
-    """The objects that lines of metrics.jsonl hold."""
+def parse_metrics(lines: list[str]) -> list[Any]:
+    """What each line of metrics.jsonl holds, None for one that is no JSON."""
     try:
-        rows = json.loads(f"[{','.join(lines)}]")  # at once: ten thousand runs have a million lines
-    except ValueError:
-        rows = [parsed(line) for line in lines]
-    return [row for row in rows if isinstance(row, dict)]
+        rows: list[Any] = json.loads(f"[{','.join(lines)}]")  # at once: ten thousand runs have a million lines
+    except UNREADABLE:
+        rows = []
+    return rows if len(rows) == len(lines) else [parsed(line) for line in lines]
 
 
 def parsed(line: str) -> Any:
     """A line of metrics.jsonl; None for what is no JSON."""
     try:
         return json.loads(line)
-    except ValueError:
+    except UNREADABLE:
         return None
 
 
 def rewind_metrics(folder: Path, samples_seen: int) -> None:
-    """Drop every row later than the checkpoint that training goes on from: no row is ever written twice."""
-    rows = [row for row in read_metrics(folder) if row["samples_seen"] <= samples_seen]
-    write_atomic(folder / "metrics.jsonl", "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+    """Drop damaged rows and those later than the checkpoint to go on from: no row is ever written twice."""
+    upto = CURVES["samples_seen"]._replace(most=samples_seen)
+    rows = [row for row in read_metrics(folder) if not wrong(row.get("samples_seen"), upto)]
+    write_atomic(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

@@ -30,7 +30,13 @@ def test_a_whole_result_is_finished_and_anything_less_is_not(tmp_path: Path) -> 
     assert rf.read_result(tmp_path) == whole_result()
     assert rf.read_result(tmp_path, "h") is not None
     assert rf.read_result(tmp_path, "other") is None
-    for damage in ({"test_top1": None}, {"test_top1": "0.5"}, {"seed": True}, {"schema_version": 0}):
+    for damage in (
+        {"test_top1": None},
+        {"test_top1": "0.5"},
+        {"seed": True},
+        {"test_top1": 1.5},
+        {"schema_version": 0},
+    ):
         rf.write_json(tmp_path / "result.json", whole_result() | damage)
         assert rf.read_result(tmp_path) is None, damage
     (tmp_path / "result.json").write_text(json.dumps(whole_result())[:-20])
@@ -53,7 +59,7 @@ def test_an_atomic_write_replaces_and_leaves_no_temporary(tmp_path: Path) -> Non
 def test_rewinding_drops_later_rows_and_a_line_cut_short(tmp_path: Path) -> None:
     rf.append_metrics(tmp_path, [{"samples_seen": s, "split": "step", "loss": 1.0} for s in (10, 20, 30)])
     with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write('{"samples_seen": 40, "spl')
+        file.write('{"samples_seen": "x"}\n{"split": "step"}\n{"samples_seen": 40, "spl')
     rf.rewind_metrics(tmp_path, 20)
     assert [row["samples_seen"] for row in rf.read_metrics(tmp_path)] == [10, 20]
     assert (tmp_path / "metrics.jsonl").read_text().endswith("}\n")

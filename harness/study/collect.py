@@ -1,33 +1,38 @@
 """Run folders to the three results tables of harness.results_schema. Reads result.json files, never a tracker."""
 
-import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from harness.errors import HarnessError
-from harness.results_schema import CURVES, RUNS, SCHEMA_VERSION, TRANSFER
-from harness.run_folder import metric_lines, missing_columns, parse_metrics, read_json
+from harness.results_schema import CURVES, RUNS, TRANSFER
+from harness.run_folder import metric_lines, parse_metrics, read_json, status_problem
+from harness.study.damage import TRANSFER_RUN_COLUMNS, plan_problem, result_problem, sound_lines, sound_rows
 from harness.study.status import run_state
 
 DTYPES = {"str": "string", "int": "Int64", "float": "Float64"}
 OUR_FOLDERS = ("report", "slurm")  # beside the runs in a study's folder; others begin with a dot
-TRANSFER_RUN_COLUMNS = ("run_id", "model", "family", "subset_samples", "draw", "seed")
+Item = dict[str, Any]
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
     """plan.json of a study's folder. Raises HarnessError with what was started, or the command that starts one."""
-    plan = read_json(folder / "plan.json")
-    if (folder / "plan.json").exists() and (plan is None or "runs" not in plan):
-        raise HarnessError(f"{folder / 'plan.json'}: damaged; `harness run` of this study writes it anew")
-    if plan is None:
+    path = folder / "plan.json"
+    plan = read_json(path)
+    if plan is None and not path.exists():
         started = sorted(path.parent.name for path in folder.parent.glob("*@*/plan.json"))
         known = f" Started: {', '.join(started)}." if started else ""
         study, _, dataset = folder.name.partition("@")
         raise HarnessError(
             f"{folder}: no study was started here; `harness run {study}` (data=… for {dataset}) does.{known}"
         )
+    bad = "no JSON object" if plan is None else plan_problem(plan)
+    if plan is None or bad:
+        raise HarnessError(f"{path}: damaged: {bad}; `harness run` of this study writes it anew")
     return plan
 
 
@@ -44,24 +49,20 @@ def collect(folder: Path, plan: dict[str, Any]) -> Found:
     Unfinished runs are rows with their state. Odd folders are damaged or foreign; nothing is touched, and the report's
     own folder is none of them.
     """
-    runs, transfer, odd = [], [], []
+    runs: list[Item] = []
+    transfer: list[Item] = []
     curves: dict[str, list[Any]] = {name: [] for name in CURVES}
+    odd = foreign_folders(folder, {row["run_id"] for row in plan["runs"]})
     for planned in plan["runs"]:
-        run_id, path = planned["run_id"], folder / planned["run_id"]
-        result = read_json(path / "result.json")
-        problem = damaged_result(result, path)
-        if result is None or problem or result.get("schema_version") != SCHEMA_VERSION:
-            runs.append(unfinished_row(folder, plan, planned))
+        path = folder / planned["run_id"]
+        result, problems = sound_result(path, planned, plan["name"])
+        if result is None:
+            runs.append(unfinished_row(folder, plan, planned, is_damaged=bool(problems)))
+            problems += damaged_status(path)
         else:
             runs.append(result)
-            targets = {file.name: read_json(file) for file in sorted((path / "transfer").glob("*.json"))}
-            lines = metric_lines(path)
-            transfer += transfer_rows(targets, result)
-            add_curves(curves, parse_metrics(lines or []), result)
-            problem = damaged_targets(targets) or damaged_metrics(lines)
-        if problem:
-            odd.append({"folder": run_id, "problem": problem})
-    odd += foreign_folders(folder, {row["run_id"] for row in plan["runs"]})
+            problems += add_transfer(transfer, path, result) + add_curves(curves, path, result)
+        odd += [{"folder": path.name, "problem": f"damaged: {problem}"} for problem in problems]
     tables = {
         "runs": table(runs, list(RUNS)),
         "transfer": table(transfer, list(TRANSFER)),
@@ -74,39 +75,30 @@ def foreign_folders(folder: Path, planned: set[str]) -> list[dict[str, str]]:
     """Folders that belong to no run of the plan."""
     names = [item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith(".")]
     problem = "foreign: no run of this plan has this name"
-    return [{"folder": name, "problem": problem} for name in names if name not in {*planned, *OUR_FOLDERS}]
+    foreign = set(names) - planned - set(OUR_FOLDERS)
+    return [{"folder": name.encode(errors="backslashreplace").decode(), "problem": problem} for name in foreign]
 
 
-def damaged_result(content: dict[str, Any] | None, folder: Path) -> str:
-    """What is wrong with a result.json; '' when nothing is, or there is none."""
-    if content is None:
-        return "damaged: result.json is no JSON object" if (folder / "result.json").exists() else ""
-    missing = missing_columns(content)
-    if missing:
-        return f"damaged: result.json has no valid {missing[0]}"
-    if content.get("run_id") != folder.name:
-        return f"damaged: result.json is of {content.get('run_id')}"
-    return ""
+def sound_result(path: Path, planned: Item, study: str) -> tuple[Item | None, list[str]]:
+    """result.json of a planned run, None where there is none to be used; and what is wrong with it."""
+    result = read_json(path / "result.json")
+    if result is None:
+        return None, ["result.json is no JSON object"] if (path / "result.json").exists() else []
+    bad = result_problem(result, planned, study)
+    return (None, [f"result.json: {bad}"]) if bad else (result, [])
 
 
-def damaged_targets(targets: dict[str, dict[str, Any] | None]) -> str:
-    """'' when every transfer file is an object."""
-    bad = [name for name, content in targets.items() if content is None]
-    return f"damaged: transfer/{bad[0]} is no JSON object; its rows are left out" if bad else ""
+def damaged_status(path: Path) -> list[str]:
+    """What is wrong with the status.json of an unfinished run."""
+    content = read_json(path / "status.json")
+    bad = status_problem(content) if content else "no JSON object" if (path / "status.json").exists() else ""
+    return [f"status.json: {bad}; taken as waiting"] if bad else []
 
 
-def damaged_metrics(lines: list[str] | None) -> str:
-    """'' for lines that look like objects; the curves lack those that fail."""
-    if lines is None:
-        return "damaged: metrics.jsonl is missing; the curves lack this run"
-    bad = sum(not (line.startswith("{") and line.endswith("}")) for line in lines)
-    return f"damaged: {bad} of {len(lines)} lines of metrics.jsonl cannot be read" if bad else ""
-
-
-def unfinished_row(folder: Path, plan: dict[str, Any], planned: dict[str, Any]) -> dict[str, Any]:
-    """A run that has no result: what the plan says of it, and its state."""
+def unfinished_row(folder: Path, plan: Item, planned: Item, is_damaged: bool) -> Item:
+    """A run that has no result, or one that is damaged: what the plan says of it, and its state."""
     state = run_state(folder, planned["run_id"])
-    if state["state"] == "finished":  # it says so, and its result cannot be used
+    if is_damaged and state["state"] != "running":
         state = {"state": "failed", "reason": "damaged result.json"}
     known = {name: planned[name] for name in RUNS if name in planned and name not in ("samples_seen",)}
     return known | {
@@ -117,20 +109,33 @@ def unfinished_row(folder: Path, plan: dict[str, Any], planned: dict[str, Any]) 
     }
 
 
-def transfer_rows(targets: dict[str, dict[str, Any] | None], result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of every target and protocol that was evaluated for this run."""
-    head = {name: result[name] for name in TRANSFER_RUN_COLUMNS}
-    heads = {name: head | {"transfer_id": Path(name).stem} for name in targets}
-    return [heads[name] | row for name, content in targets.items() for row in (content or {}).get("rows", [])]
+def add_transfer(rows: list[Item], path: Path, result: Item) -> list[str]:
+    """Append the rows of every target and protocol that was evaluated for this run; returns what is wrong with files.
+
+    A file's rows that are damaged are left out.
+    """
+    problems = []
+    for file in sorted((path / "transfer").glob("*.json")):
+        content = read_json(file)
+        sound, bad = ([], "no JSON object") if content is None else sound_rows(content)
+        head = {name: result[name] for name in TRANSFER_RUN_COLUMNS} | {"transfer_id": file.stem}
+        rows += [row | head for row in sound]
+        problems += [f"transfer/{file.name}: {bad}"] if bad else []
+    return problems
 
 
-def add_curves(columns: dict[str, list[Any]], metrics: list[dict[str, Any]], result: dict[str, Any]) -> None:
-    """Append metrics.jsonl in long form to the columns of CURVES (columns, since there are millions of rows)."""
+def add_curves(columns: dict[str, list[Any]], path: Path, result: Item) -> list[str]:
+    """Append metrics.jsonl in long form to the columns of CURVES (columns, since there are millions of rows).
+
+    Returns what is wrong with the file; its lines that are damaged are left out.
+    """
+    lines = metric_lines(path)
+    if lines is None:
+        return ["metrics.jsonl is missing; the curves lack this run"]
+    sound, bad = sound_lines(parse_metrics(lines), result["samples_seen"])
     flops = result["training_flops_per_image"]
-    for line in metrics:
-        samples, split = line.pop("samples_seen", None), line.pop("split", None)
-        if samples is None or split is None:
-            continue
+    for line in sound:
+        samples, split = line.pop("samples_seen"), line.pop("split")
         count = len(line)
         columns["run_id"] += [result["run_id"]] * count
         columns["samples_seen"] += [samples] * count
@@ -138,6 +143,7 @@ def add_curves(columns: dict[str, list[Any]], metrics: list[dict[str, Any]], res
         columns["split"] += [split] * count
         columns["metric"] += line.keys()
         columns["value"] += line.values()
+    return [f"metrics.jsonl: {bad}"] if bad else []
 
 
 def table(rows: list[dict[str, Any]] | dict[str, list[Any]], columns: list[str]) -> pd.DataFrame:
@@ -148,29 +154,50 @@ def table(rows: list[dict[str, Any]] | dict[str, list[Any]], columns: list[str])
 
 
 def write(tables: dict[str, pd.DataFrame], out: Path, form: str) -> list[Path]:
-    """Write the tables as csv or parquet; returns the paths."""
-    try:
+    """Write the tables as csv or parquet; returns the paths. Raises HarnessError for what cannot be written."""
+    paths = [out / f"{name}.{form}" for name in tables]
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HarnessError(f"{out}: no folder to write tables to ({error.strerror})") from error
-    paths = []
-    for name, frame in tables.items():
-        path = out / f"{name}.{form}"
-        if form == "csv":
-            write_csv(frame, path)
-        else:
-            try:
-                frame.to_parquet(path, index=False)
-            except ImportError as error:
-                raise HarnessError("parquet needs pyarrow: pip install pyarrow (or --format csv)") from error
-        paths.append(path)
+    for path, frame in zip(paths, tables.values(), strict=True):
+        with writing(path):
+            if form == "csv":
+                write_csv(frame, path)
+            else:
+                write_parquet(frame, path)
     return paths
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """An OSError inside is an error of the output path."""
+    try:
+        yield
+    except OSError as error:
+        raise HarnessError(f"{path}: cannot be written ({error.strerror}); --out names another folder") from error
+
+
+def write_parquet(frame: pd.DataFrame, path: Path) -> None:
+    """Raises HarnessError where the library for it is missing."""
+    try:
+        frame.to_parquet(path, index=False)
+    except ImportError as error:
+        raise HarnessError("parquet needs pyarrow: pip install pyarrow (or --format csv)") from error
+
+
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """The same bytes as DataFrame.to_csv, several times as fast on typed columns."""
-    columns = [frame[name].to_numpy(dtype=object, na_value="") for name in frame.columns]
+    """The same bytes as DataFrame.to_csv, several times as fast: of what repeats, and most does, one text is made."""
     with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(frame.columns)
-        writer.writerows(zip(*columns, strict=True))
+        file.write(",".join(frame.columns) + "\n")
+        file.writelines(map("{}\n".format, map(",".join, zip(*(fields(frame[name]) for name in frame), strict=True))))
+
+
+def fields(column: pd.Series) -> list[str]:
+    """A column as fields of a CSV file; empty for what is missing."""
+    codes, values = pd.factorize(column)
+    texts = [quoted(str(value)) for value in values.tolist()]
+    return np.array([*texts, ""], dtype=object)[codes].tolist()  # missing values have code -1
+
+
+def quoted(text: str) -> str:
+    """A field as CSV has it."""
+    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\r\n') else text

@@ -11,9 +11,10 @@ from rich.table import Table
 from harness.config import DeviceConfig
 from harness.errors import ConfigError
 from harness.paths import runs_root
-from harness.run_folder import study_folder, write_json
+from harness.run_folder import read_json, study_folder, write_json
 from harness.study import collect, spec
 from harness.study.console import duration, wide_console
+from harness.study.damage import ENVIRONMENT, PLAN_KEYS, environment_problem
 
 NOT_AXES_WARNING = "status, results and report read what `harness run` left; of overrides they take data=NAME alone"
 
@@ -142,21 +143,39 @@ def analyze_command(table: Path | None, pairs: str | None, x: str, metric: str |
 def write_tables(folder: Path, plan: dict[str, Any], out: Path, form: str) -> tuple[list[Path], list[dict[str, str]]]:
     """Write runs, transfer, curves and study.json of a study's run folders; their paths, and folders that are odd."""
     found = collect.collect(folder, plan)
+    environments, damaged = read_environments(folder, [row["run_id"] for row in plan["runs"]])
+    odd_folders = sorted(found.odd_folders + damaged, key=lambda item: item["folder"])
     paths = collect.write(found.tables, out, form)
-    write_json(out / "study.json", study_json(folder, plan, found.odd_folders))
-    return paths, found.odd_folders
+    with collect.writing(out / "study.json"):
+        write_json(out / "study.json", study_json(folder, plan, environments, odd_folders))
+    return paths, odd_folders
 
 
-def study_json(folder: Path, plan: dict[str, Any], odd_folders: list[dict[str, str]]) -> dict[str, Any]:
+def read_environments(folder: Path, run_ids: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """environment.json of every planned run that has one, and the folders where it is damaged."""
+    environments, damaged = [], []
+    for run_id in sorted(run_ids):
+        path = folder / run_id / "environment.json"
+        content = read_json(path)
+        bad = environment_problem(content) if content is not None else "no JSON object" if path.exists() else ""
+        if bad:
+            damaged.append({"folder": run_id, "problem": f"damaged: environment.json: {bad}"})
+        elif content is not None:
+            environments.append(content)
+    return environments, damaged
+
+
+def study_json(
+    folder: Path, plan: dict[str, Any], environments: list[dict[str, Any]], odd_folders: list[dict[str, str]]
+) -> dict[str, Any]:
     """What the analysis needs to know of a study beside its tables."""
     from harness.submission import own_transfer_id
 
     study = plan["name"]
     default_data = spec.load(study).data if is_shipped(study) else plan["dataset"]
     data = "" if default_data == plan["dataset"] else f" data={plan['dataset']}"
-    environments = [collect.read_json(path) or {} for path in sorted(folder.glob("*/environment.json"))]
-    environment = {key: value for key, value in (environments or [{}])[0].items() if key != "git_diff"}
-    return {key: value for key, value in plan.items() if key != "runs"} | {
+    environment = (environments or [{}])[0]
+    return {key: value for key, value in plan.items() if key in PLAN_KEYS} | {
         "command": f"harness run {study}{data} && harness report {study}{data}",
         "sizes": sorted({row["subset_samples"] for row in plan["runs"]}),
         "transfer_ids": sorted({own_transfer_id(folder / row["run_id"]) for row in plan["runs"]} - {""}),
@@ -166,7 +185,7 @@ def study_json(folder: Path, plan: dict[str, Any], odd_folders: list[dict[str, s
             "exaflops": sum(row["exaflops"] for row in plan["runs"]),
             "device_days": sum(row["device_days"] for row in plan["runs"]),
         },
-        "environment": environment,
+        "environment": {key: value for key, value in environment.items() if key in (*ENVIRONMENT, "packages")},
         "environment_differs": environment_differs(environments),
         "odd_folders": odd_folders,
     }

@@ -8,8 +8,6 @@ from typing import Any
 from harness.run_folder import read_result, read_status
 from harness.run_lock import STALE_SECONDS, holder, last_beat
 
-STATES = ("finished", "running", "waiting", "failed")
-
 
 def run_state(folder: Path, run_id: str) -> dict[str, Any]:
     """State of one planned run: finished, running, waiting or failed, with progress and the error's last line.

@@ -8,11 +8,11 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from harness.run_folder import STATES
 from harness.study import collect
 from harness.study.commands import instance_folder
 from harness.study.console import duration, wide_console
 from harness.study.status import (
-    STATES,
     remaining_seconds,
     run_seconds_left,
     spent_exaflops,

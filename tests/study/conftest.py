@@ -1,5 +1,6 @@
 """A tiny study as it ends when nothing happens to it: what disturbed ones are compared with."""
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,13 @@ from harness.results_schema import RUNS
 from tests.conftest import ROOT, STUDY, TINY_DATA, harness
 
 EQUAL_COLUMNS = [name for name, column in RUNS.items() if not column.volatile]
+PUBLISHED = ROOT / "results" / "pocket@fashion_mnist"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of a published study that a test may damage."""
+    return Path(shutil.copytree(PUBLISHED, tmp_path / PUBLISHED.name, ignore=shutil.ignore_patterns("report")))
 
 
 def tables(study: Path, out: Path) -> dict[str, pd.DataFrame]:

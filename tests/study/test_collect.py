@@ -8,17 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from harness.errors import HarnessError
 from harness.results_schema import CURVES, RUNS, TRANSFER
 from harness.study import collect
 from harness.study.commands import analyze_command, write_tables
-
-PUBLISHED = Path(__file__).parents[2] / "results" / "pocket@fashion_mnist"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A copy of a published study that a test may damage."""
-    return Path(shutil.copytree(PUBLISHED, tmp_path / PUBLISHED.name, ignore=shutil.ignore_patterns("report")))
+from tests.study.conftest import PUBLISHED
 
 
 def test_the_tables_have_the_documented_columns_and_every_run(folder: Path) -> None:
@@ -74,6 +68,21 @@ def test_damaged_and_foreign_folders_are_listed_and_crash_nothing(folder: Path, 
     assert len(json.loads((tmp_path / "out" / "study.json").read_text())["odd_folders"]) == 6
 
 
+@pytest.mark.parametrize("name", ["runs.csv", "study.json"])
+def test_an_output_that_is_a_folder_is_an_error_that_names_it(folder: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "out" / name).mkdir(parents=True)
+    with pytest.raises(HarnessError, match=rf"{name}: cannot be written \(Is a directory\)"):
+        write_tables(folder, collect.read_plan(folder), tmp_path / "out", "csv")
+
+
+def test_csv_files_are_as_pandas_writes_them(tmp_path: Path) -> None:
+    text = pd.Series(['a "b"', "x, y", None, "line\nline"], dtype="string")
+    numbers = pd.Series([0.1, 1e-7, None, 3.0], dtype="Float64")
+    frame = pd.DataFrame({"text": text, "numbers": numbers, "counts": pd.Series([1, None, 2**62, 1], dtype="Int64")})
+    collect.write_csv(frame, tmp_path / "x.csv")
+    assert (tmp_path / "x.csv").read_text() == frame.to_csv(index=False)
+
+
 def test_a_run_folder_is_analysed_without_a_table_in_between(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert analyze_command(folder, None, "images", None, True) == 0
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
@@ -91,7 +100,7 @@ def test_ten_thousand_runs_are_collected_in_20_s(tmp_path: Path) -> None:
     content = json.loads((source / "result.json").read_text())
     plan = collect.read_plan(PUBLISHED)
     row = next(row for row in plan["runs"] if row["run_id"] == source.name)
-    ids = [f"{source.name}-{number}" for number in range(10_000)]
+    ids = [f"{number}-{source.name}" for number in range(10_000)]
     transfer = next((source / "transfer").glob("*.json"))
     for run_id in ids:
         (tmp_path / "s" / run_id / "transfer").mkdir(parents=True)
