@@ -1,8 +1,12 @@
 """Small sets that need no download are packed by the first command that needs them; others are asked for."""
 
+from functools import cache
+from pathlib import Path
+
 from harness.compose import compose
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
 from harness.data.pack import pack
+from harness.errors import DatasetError
 from harness.paths import data_root, has_option
 
 
@@ -18,3 +22,17 @@ def open_or_pack(name: str) -> Dataset:
     if cfg.pack_on_demand:
         pack(cfg, data_root(), workers=1, progress=False)
     return open_dataset(dataset_folder(cfg, data_root()), allow_shell=cfg.allow_shell)
+
+
+@cache  # a study asks once a run
+def digest_here(data: str, root: Path) -> str | None:
+    """The digest of a data set below `root`; None where it is not packed there."""
+    if has_option("data", data):
+        cfg = compose([f"data={data}"]).data
+        folder, shell = dataset_folder(cfg, root), cfg.allow_shell
+    else:
+        folder, shell = root / data, False
+    try:
+        return open_dataset(folder, cheap_checks=False, allow_shell=shell).digest
+    except DatasetError:
+        return None

@@ -52,6 +52,7 @@ def collect(folder: Path, plan: dict[str, Any]) -> Found:
     runs: list[Item] = []
     transfer: list[Item] = []
     curves: dict[str, list[Any]] = {name: [] for name in CURVES}
+    digests: dict[str, str] = {}  # of the target's images, by transfer_id
     odd = foreign_folders(folder, {row["run_id"] for row in plan["runs"]})
     for planned in plan["runs"]:
         path = folder / planned["run_id"]
@@ -61,7 +62,7 @@ def collect(folder: Path, plan: dict[str, Any]) -> Found:
             problems += damaged_status(path)
         else:
             runs.append(result)
-            problems += add_transfer(transfer, path, result) + add_curves(curves, path, result)
+            problems += add_transfer(transfer, digests, path, result) + add_curves(curves, path, result)
         odd += [{"folder": path.name, "problem": f"damaged: {problem}"} for problem in problems]
     tables = {
         "runs": table(runs, list(RUNS)),
@@ -109,19 +110,28 @@ def unfinished_row(folder: Path, plan: Item, planned: Item, is_damaged: bool) ->
     }
 
 
-def add_transfer(rows: list[Item], path: Path, result: Item) -> list[str]:
+def add_transfer(rows: list[Item], digests: dict[str, str], path: Path, result: Item) -> list[str]:
     """Append the rows of every target and protocol that was evaluated for this run; returns what is wrong with files.
 
-    A file's rows that are damaged are left out.
+    A file's rows that are damaged are left out, and those on other images than the first run's by the same name (the
+    target was packed anew in between).
     """
     problems = []
     for file in sorted((path / "transfer").glob("*.json")):
         content = read_json(file)
         sound, bad = ([], "no JSON object") if content is None else sound_rows(content)
+        if sound and (digest := digest_of(content)) != digests.setdefault(file.stem, digest):
+            sound, bad = [], "of other images than the runs before it; `harness transfer` evaluates it again"
         head = {name: result[name] for name in TRANSFER_RUN_COLUMNS} | {"transfer_id": file.stem}
         rows += [row | head for row in sound]
         problems += [f"transfer/{file.name}: {bad}"] if bad else []
     return problems
+
+
+def digest_of(content: Item | None) -> str:
+    """The digest of the images that a transfer file is about; '' where it does not say."""
+    target = (content or {}).get("target")
+    return str(target.get("digest", "")) if isinstance(target, dict) else ""
 
 
 def add_curves(columns: dict[str, list[Any]], path: Path, result: Item) -> list[str]:

@@ -1,12 +1,9 @@
 """Transfer results that are already in a run's folder: whether they are whole, and of the images that lie here now."""
 
-from functools import cache
 from pathlib import Path
 
-from harness.compose import compose
-from harness.data.manifest import dataset_folder, open_dataset
-from harness.errors import DatasetError
-from harness.paths import data_root, has_option
+from harness.data.on_demand import digest_here
+from harness.paths import data_root
 from harness.run_folder import read_json
 
 
@@ -27,17 +24,3 @@ def why_again(path: Path, data: str) -> str | None:
     if digest is not None and digest != target.get("digest"):
         return f"of other images than {data} holds now ({str(target.get('digest'))[:12]}, now {digest[:12]})"
     return None
-
-
-@cache  # a study asks once a run
-def digest_here(data: str, root: Path) -> str | None:
-    """The digest of a data set below `root`; None where it is not packed there."""
-    if has_option("data", data):
-        cfg = compose([f"data={data}"]).data
-        folder, shell = dataset_folder(cfg, root), cfg.allow_shell
-    else:
-        folder, shell = root / data, False
-    try:
-        return open_dataset(folder, cheap_checks=False, allow_shell=shell).digest
-    except DatasetError:
-        return None
