@@ -120,7 +120,8 @@ def add_transfer(rows: list[Item], digests: dict[str, str], path: Path, result: 
     for file in sorted((path / "transfer").glob("*.json")):
         content = read_json(file)
         sound, bad = ([], "no JSON object") if content is None else sound_rows(content)
-        if sound and (digest := digest_of(content)) != digests.setdefault(file.stem, digest):
+        digest = digest_of(content)
+        if sound and digest and digest != digests.setdefault(file.stem, digest):
             sound, bad = [], "of other images than the runs before it; `harness transfer` evaluates it again"
         head = {name: result[name] for name in TRANSFER_RUN_COLUMNS} | {"transfer_id": file.stem}
         rows += [row | head for row in sound]

@@ -165,10 +165,11 @@ def test_a_damaged_plan_is_an_error_that_names_the_field(folder: Path, change: d
 
 def test_a_target_that_was_packed_anew_in_between_is_not_mixed_with_the_old_one(folder: Path) -> None:
     plan = collect.read_plan(folder)
-    path = next((folder / plan["runs"][-1]["run_id"] / "transfer").glob("*.json"))
-    content = json.loads(path.read_text())
     whole = collect.collect(folder, plan).tables["transfer"]
-    path.write_text(json.dumps(content | {"target": content["target"] | {"digest": "0" * 64}}))
+    for run, digest in ((plan["runs"][0], "0" * 64), (plan["runs"][-1], "1" * 64)):
+        path = next((folder / run["run_id"] / "transfer").glob("*.json"))
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(content | {"target": {"digest": digest}}))
     found = collect.collect(folder, plan)
     assert len(found.tables["transfer"]) == len(whole) - len(content["rows"])
     assert "of other images than the runs before it" in found.odd_folders[0]["problem"]

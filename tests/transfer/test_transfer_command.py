@@ -52,7 +52,7 @@ def test_a_result_of_other_images_is_not_taken_for_one_of_these(
     """As after packing the target anew: its file says other images than lie below the data root."""
     path = next((run / "transfer").glob("digits-*.json"))
     content = json.loads(path.read_text())
-    old = {"rows": []} if change is None else content | {"target": content["target"] | change}
+    old = {"rows": None} if change is None else content | {"target": content["target"] | change}
     path.write_text(json.dumps(old))
     done = harness("transfer", str(run), "transfer=digits")
     assert why in done.stdout
