@@ -278,6 +278,21 @@ def test_a_mismatch_names_the_tensors(change: Callable[[Arrays], object], messag
         import_checkpoint(tmp_path / "weights.npz", VIT)
 
 
+def test_another_number_of_heads_is_refused(tmp_path: Path) -> None:
+    """As one matrix the kernels of 4 heads of 8 are as large as those of 2 heads of 16."""
+    np.savez(tmp_path / "weights.npz", **arrays_of(CASES["vit"][1]))
+    assert VIT.vit is not None
+    with pytest.raises(HarnessError, match=r"query/kernel is \(32, 4, 8\), wanted \(32, 2, 16\)"):
+        import_checkpoint(tmp_path / "weights.npz", replace(VIT, vit=replace(VIT.vit, heads=2)))
+
+
+def test_an_array_of_another_rank_is_named_with_its_file(tmp_path: Path) -> None:
+    arrays = arrays_of(CASES["vit"][1])
+    np.savez(tmp_path / "flat.npz", **{**arrays, "embedding/kernel": np.zeros(5)})
+    with pytest.raises(HarnessError, match=r"flat.npz: .*embedding/kernel of shape \(5,\) does not fit"):
+        import_checkpoint(tmp_path / "flat.npz", VIT)
+
+
 def test_weights_of_another_resolution_get_their_position_embedding_resized(tmp_path: Path) -> None:
     arrays = arrays_of(CASES["vit"][1])
     np.savez(tmp_path / "weights.npz", **arrays)
