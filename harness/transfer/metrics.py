@@ -83,10 +83,12 @@ def measure(
 
 
 def check_metrics(names: list[str], real_labels: str | None) -> None:
-    """Raise ConfigError for a metric that there is not, or that lacks its file."""
+    """Raise ConfigError for a metric that there is not, that lacks its file, or is there twice (it would count twice)."""
     for name in names:
         if name not in METRICS:
             raise ConfigError(f"transfer.metrics: {name} is none of {', '.join(METRICS)}")
+        if names.count(name) > 1:
+            raise ConfigError(f"transfer.metrics: {name} is there twice")
     if ("real" in names) != (real_labels is not None):
         raise ConfigError(
             "transfer.metrics=[real] needs transfer.real_labels=FILE (real.json), and the other way round"
