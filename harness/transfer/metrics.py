@@ -83,7 +83,7 @@ def measure(
 
 
 def check_metrics(names: list[str], real_labels: str | None) -> None:
-    """Raise ConfigError for a metric that there is not, that lacks its file, or is there twice (it would count twice)."""
+    """Raise ConfigError for a metric that there is not, lacks its file, or is there twice (it would count twice)."""
     for name in names:
         if name not in METRICS:
             raise ConfigError(f"transfer.metrics: {name} is none of {', '.join(METRICS)}")

@@ -134,7 +134,11 @@ def test_files_that_are_not_what_they_say_are_refused(run: Path, tmp_path: Path)
         "integers": {**tensors, "norm.weight": tensors["norm.weight"].int()},
         "channels": {**tensors, "patch_embed.proj.weight": torch.zeros(48, 4, 8, 8)},
     }
-    said = {"nan": "norm.weight holds numbers", "integers": "norm.weight is of torch.int32", "channels": "4 channels"}
+    said = {
+        "nan": "norm.weight holds numbers",
+        "integers": "norm.weight is of torch.int32",
+        "channels": "(48, 4, 8, 8), wanted",
+    }
     for name, content in broken.items():
         save_file(content, tmp_path / f"{name}.safetensors")
     flipped = bytearray((run / "checkpoints" / "best.safetensors").read_bytes())
