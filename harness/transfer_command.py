@@ -279,7 +279,7 @@ def show(folder: Path, configs: list[TransferConfig]) -> None:
     """One line a target, features, shots and metric: mean, deviation over seeds; and the average of Table 6."""
     paths = [transfer_file(folder, transfer_id(config)) for config in configs]
     contents = [content for path in paths if (content := read_json(path)) is not None]
-    averages: dict[tuple[str, int], dict[str, float]] = {}
+    averages: dict[tuple[str, int], dict[tuple[str, str], float]] = {}
     for content in contents:
         for (target, protocol, features, shots, metric), values in grouped(content["rows"]):
             spread = f" ± {100 * stdev(values):.2f}" if len(values) > 1 else ""
@@ -287,14 +287,14 @@ def show(folder: Path, configs: list[TransferConfig]) -> None:
             print(
                 f"{folder.name}  {target:16s} {kind:13s} {features:11s} {metric:14s} {100 * mean(values):6.2f}{spread}"
             )
-            if features == "pretrained" and metric == content["rows"][0]["metric"]:
-                averages.setdefault((protocol, shots), {})[target] = mean(values)
+            if features == "pretrained":
+                averages.setdefault((protocol, shots), {})[target, metric] = mean(values)
         names = content["target"].get("shared_class_names")
         if names:
             shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
             print(f"  {content['target']['name']}: {len(names)} class names are among those of pre-training: {shown}")
-    for (protocol, shots), by_target in averages.items():
-        average = average_5(by_target)
+    for (protocol, shots), by_metric in averages.items():
+        average = average_5(by_metric)
         if average is not None:
             print(f"{folder.name}  average-5        {protocol} {shots or ''}  {100 * average:.2f}")
 
