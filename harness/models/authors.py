@@ -24,7 +24,10 @@ Tensors = dict[str, Tensor]
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Every array of a file. No pickle is read. Raises HarnessError for a file that is none."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise ValueError("one array: a .npy by another name")
+        with loaded as file:
             return {plain_name(name): np.asarray(file[name]) for name in file.files}
     except (OSError, ValueError, BadZipFile, EOFError) as error:
         raise HarnessError(f"{path}: not a readable .npz ({error})") from error

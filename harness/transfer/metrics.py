@@ -57,12 +57,16 @@ def real_accuracy(scores: np.ndarray, real_labels: list[list[int]]) -> float:
 def read_real(path: Path, target: Dataset, split: str = "test") -> list[list[int]]:
     """Labels of each image of a packed split from real.json: a list in the order of ILSVRC2012_val_00000001, 2, …
 
-    Raises DatasetError for a file that is no such list, and for images whose key has no number of it.
+    Raises DatasetError for a file that is no such list or labels more classes than the target has, and for images whose
+    key has no number of it.
     """
     try:
         listed = json.loads(path.expanduser().read_text())
         if not all(isinstance(labels, list) and all(type(label) is int for label in labels) for labels in listed):
             raise ValueError("not a list of lists of class numbers")
+        outside = {label for labels in listed for label in labels if not 0 <= label < target.num_classes}
+        if outside:  # never chosen: the score would be too low
+            raise ValueError(f"class {min(outside)} is none of the {target.num_classes:,} of {target.name}, from 0 on")
     except (OSError, ValueError, TypeError) as error:
         raise DatasetError(f"transfer.real_labels={path}: {error}") from error
     pixels = Pixels(target, split, 1, 1)

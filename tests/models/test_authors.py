@@ -335,3 +335,7 @@ def test_files_that_are_no_weights_are_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "pickled.npz", cls=np.array([{"a": 1}], dtype=object))
     with pytest.raises(HarnessError, match="not a readable"):
         import_checkpoint(tmp_path / "pickled.npz", VIT)
+    np.save(tmp_path / "renamed.npy", np.zeros(3))
+    (tmp_path / "renamed.npy").rename(tmp_path / "renamed.npz")
+    with pytest.raises(HarnessError, match=r"renamed.npz: not a readable .npz \(one array"):
+        import_checkpoint(tmp_path / "renamed.npz", VIT)

@@ -60,8 +60,12 @@ def test_real_labels_are_found_by_an_images_number(tmp_path: Path, monkeypatch: 
     harness("data", "index", train, "--test", test, "data.name=val", "data.val_samples=2")
     packed = open_dataset(tmp_path / "val")
     file = tmp_path / "real.json"
-    file.write_text(json.dumps([[number] for number in range(1, 7)]))
-    assert read_real(file, packed) == [[3], [1], [6], [2], [5], [4]]
+    listed: list[list[int]] = [[0], [1], [], [0, 1], [1, 0], [1, 1]]
+    file.write_text(json.dumps(listed))
+    assert read_real(file, packed) == [listed[number - 1] for number in (3, 1, 6, 2, 5, 4)]
+    file.write_text(json.dumps([[0], [2]]))
+    with pytest.raises(DatasetError, match="class 2 is none of the 2 of val"):
+        read_real(file, packed)
     file.write_text(json.dumps([[1]]))
     with pytest.raises(DatasetError, match="not one of the 1 images"):
         read_real(file, packed)

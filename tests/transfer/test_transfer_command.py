@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from harness.compose import compose
 from harness.models.build import build_model
+from harness.transfer_command import split_overrides, target_config
 from tests.conftest import TINY_DATA, harness
 
 WORDS = ["recipe.samples_seen=640", "recipe.batch_size=32", "recipe.evaluations=2", "subset=100"]
@@ -94,6 +95,8 @@ def test_a_checkpoint_from_elsewhere_gets_the_same_rows(run: Path, tmp_path: Pat
         (["pocket", "transfer=@vtab1k"], "vtab_caltech101"),
         (["runs/none/here", "transfer=digits"], "no run's folder"),
         (["model=vit_pocket", "checkpoint=/", "transfer=digits"], "a folder; name the file in it"),
+        (["model=vit_pocket", "checkpoint=", "transfer=digits"], "which file?"),
+        (["pocket", "transfer=digits", "transfer.shots=5"], "in brackets: transfer.shots=[5]"),
     ],
 )
 def test_mistakes_are_told(words: list[str], message: str, roots: Path) -> None:
@@ -158,3 +161,18 @@ def test_a_damaged_transfer_file_is_made_again(run: Path) -> None:
     path.write_bytes(whole[:500])
     harness("transfer", str(run), "transfer=digits")
     assert json.loads(path.read_bytes())["rows"] == json.loads(whole)["rows"]
+    for content in ({}, {"rows": 5}):
+        path.write_text(json.dumps(content))
+        done = harness("transfer", str(run), "transfer=digits", check=False)
+        assert done.returncode == 2
+        assert f"{path.name}: damaged; delete it" in done.stderr
+
+
+def test_an_image_size_of_one_model_is_an_option_of_transfer() -> None:
+    """A key that is not there yet takes Hydra's +."""
+    word = "+transfer.finetune.image_sizes.vit_b16=512"
+    targets, options, others = split_overrides(["transfer=pets", word, "seed=0"])
+    assert others == ["seed=0"]
+    tuned = target_config(targets[0], options).finetune
+    assert tuned is not None
+    assert tuned.image_sizes == {"vit_b16": 512, "vit_h14": 378}
