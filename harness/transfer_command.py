@@ -57,6 +57,8 @@ def transfer_command(what: str | None, overrides: list[str]) -> int:
     if files:
         if what is not None:
             raise ConfigError(f"harness transfer {what} checkpoint=…: either runs, or one checkpoint with its model=")
+        if not files[-1]:
+            raise ConfigError("checkpoint=: which file?")
         words = [word for word in others if not word.startswith("checkpoint=")]
         if not any(word.startswith("model=") for word in words):
             raise ConfigError("harness transfer checkpoint=…: of which network? model=NAME")
@@ -85,8 +87,8 @@ def split_overrides(overrides: list[str]) -> tuple[list[str], list[str], list[st
         if word.startswith("transfer="):
             for name in filter(None, word.partition("=")[2].strip("[]").split(",")):
                 targets += listed(name[1:]) if name.startswith("@") else [name]
-    options = [word for word in overrides if word.startswith("transfer.")]
-    others = [word for word in overrides if not word.startswith(("transfer=", "transfer."))]
+    options = [word for word in overrides if word.lstrip("+").startswith("transfer.")]  # + adds a key: image_sizes.NAME
+    others = [word for word in overrides if not word.startswith("transfer=") and word not in options]
     if not targets:
         raise ConfigError("harness transfer: which target? transfer=NAME, several with commas, @vtab1k for a list")
     return targets, options, others
@@ -106,7 +108,12 @@ def listed(name: str) -> list[str]:
 def target_config(name: str, options: list[str]) -> TransferConfig:
     """conf/transfer/NAME.yaml with the options; a name without a file is a packed set of the user's."""
     own = [] if has_option("transfer", name) else packed_target(name)
-    return compose([*(own or [f"transfer={name}"]), *options]).transfer
+    try:
+        return compose([*(own or [f"transfer={name}"]), *options]).transfer
+    except ConfigError as error:
+        if "is not a ListConfig" in str(error):
+            raise ConfigError(f"{error} A list is written in brackets: transfer.shots=[5]") from error
+        raise
 
 
 def packed_target(name: str) -> list[str]:
@@ -279,27 +286,42 @@ def imported_subject(found: Imported, config: TrainConfig, precision: str, atten
 
 
 def show(folder: Path, configs: list[TransferConfig]) -> None:
-    """One line a target, features, shots and metric: mean, deviation over seeds; and the average of Table 6."""
-    paths = [transfer_file(folder, transfer_id(config)) for config in configs]
-    contents = [content for path in paths if (content := read_json(path)) is not None]
-    averages: dict[tuple[str, int], dict[str, float]] = {}
-    for content in contents:
-        for (target, protocol, features, shots, metric), values in grouped(content["rows"]):
-            spread = f" ± {100 * stdev(values):.2f}" if len(values) > 1 else ""
-            kind = f"{shots}-shot" if shots else protocol
-            print(
-                f"{folder.name}  {target:16s} {kind:13s} {features:11s} {metric:14s} {100 * mean(values):6.2f}{spread}"
-            )
-            if features == "pretrained" and metric == content["rows"][0]["metric"]:
-                averages.setdefault((protocol, shots), {})[target] = mean(values)
-        names = content["target"].get("shared_class_names")
-        if names:
-            shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-            print(f"  {content['target']['name']}: {len(names)} class names are among those of pre-training: {shown}")
-    for (protocol, shots), by_target in averages.items():
-        average = average_5(by_target)
+    """One line a target, features, shots and metric: mean, deviation over seeds; and the average of Table 6.
+
+    Raises HarnessError for a file that is not of this program.
+    """
+    averages: dict[tuple[str, int], dict[tuple[str, str], float]] = {}
+    for path in (transfer_file(folder, transfer_id(config)) for config in configs):
+        content = read_json(path)
+        if content is None:
+            continue
+        try:
+            lines, values = shown(folder.name, content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise HarnessError(f"{path}: damaged; delete it, and the same command evaluates again") from error
+        print("\n".join(lines))
+        for (protocol, shots, target, metric), value in values.items():
+            averages.setdefault((protocol, shots), {})[target, metric] = value
+    for (protocol, shots), by_metric in averages.items():
+        average = average_5(by_metric)
         if average is not None:
             print(f"{folder.name}  average-5        {protocol} {shots or ''}  {100 * average:.2f}")
+
+
+def shown(run: str, content: dict[str, Any]) -> tuple[list[str], dict[tuple[str, int, str, str], float]]:
+    """Lines of one transfer file, and of the pre-trained network values by (protocol, shots, target, metric)."""
+    lines, own = [], {}
+    for (target, protocol, features, shots, metric), values in grouped(content["rows"]):
+        spread = f" ± {100 * stdev(values):.2f}" if len(values) > 1 else ""
+        kind = f"{shots}-shot" if shots else protocol
+        lines.append(f"{run}  {target:16s} {kind:13s} {features:11s} {metric:14s} {100 * mean(values):6.2f}{spread}")
+        if features == "pretrained":
+            own[protocol, shots, target, metric] = mean(values)
+    names = content["target"].get("shared_class_names")
+    if names:
+        some = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+        lines.append(f"  {content['target']['name']}: {len(names)} class names are among those of pre-training: {some}")
+    return lines, own
 
 
 def grouped(rows: list[dict[str, Any]]) -> Iterator[tuple[tuple[Any, ...], list[float]]]:

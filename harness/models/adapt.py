@@ -34,19 +34,28 @@ def downstream(
     """
     bare = replace(config, image_size=image_size, head="linear", head_bias=0.0)
     model = build_model(bare, num_classes, channels)
-    prefix = f"{head_name(model)}." if config.timm else "head."
+    head = head_name(model, config.name)
+    prefix = f"{head}." if config.timm else "head."
     backbone = {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}
     own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(prefix)}
     model = fill(model, {**backbone, **own}, config.name)
-    for parameter in model.get_submodule(head_name(model)).parameters():
+    for parameter in model.get_submodule(head).parameters():
         nn.init.zeros_(parameter)
     return model
 
 
-def head_name(model: nn.Module) -> str:
-    """Where the last linear layer of a network of timm's kind is."""
+def head_name(model: nn.Module, what: str) -> str:
+    """Where the last linear layer of a network of timm's kind is.
+
+    Raises HarnessError for a network whose head is not one linear layer: transfer would not know what to replace.
+    """
     classifier = model.get_classifier()  # type: ignore[operator]
-    return next(name for name, module in model.named_modules() if module is classifier)
+    names = [name for name, module in model.named_modules() if module is classifier]
+    if not names or not isinstance(classifier, nn.Linear | nn.Conv2d):  # BiT's is a convolution of one pixel
+        several = isinstance(classifier, tuple | list | nn.ModuleList)
+        found = f"{len(classifier)} layers" if several else type(classifier).__name__
+        raise HarnessError(f"model {what}: its head is not one linear layer but {found}; transfer cannot replace it")
+    return names[0]
 
 
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], what: str) -> nn.Module:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.config import ModelConfig
+from harness.config import ModelConfig, ViTConfig
 from harness.errors import HarnessError
 
 Arrays = Mapping[str, np.ndarray]
@@ -24,7 +24,10 @@ Tensors = dict[str, Tensor]
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Every array of a file. No pickle is read. Raises HarnessError for a file that is none."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise ValueError("one array: a .npy by another name")
+        with loaded as file:
             return {plain_name(name): np.asarray(file[name]) for name in file.files}
     except (OSError, ValueError, BadZipFile, EOFError) as error:
         raise HarnessError(f"{path}: not a readable .npz ({error})") from error
@@ -39,17 +42,17 @@ def plain_name(name: str) -> str:
 def tensors_of(arrays: Arrays, config: ModelConfig, what: str) -> Tensors:
     """The arrays of a checkpoint as tensors of the network of `config`.
 
-    Raises HarnessError naming the arrays that are missing or that nothing here wants.
+    Raises HarnessError naming the arrays that are missing, of another shape, or that nothing here wants.
     """
     reader = Reader(arrays)
     if config.vit is None:
         assert config.resnet is not None
         tensors = bit_tensors(reader, config.resnet.layers)
     else:
-        tensors = vit_tensors(reader, config.vit.depth)
+        tensors = vit_tensors(reader, config.vit)
         if config.resnet is not None:
             tensors |= hybrid_tensors(reader, config.resnet.layers)
-    problems = [f"missing: {name}" for name in reader.missing] + [f"left over: {name}" for name in reader.left_over()]
+    problems = reader.problems + [f"left over: {name}" for name in reader.left_over()]
     if problems:
         shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
         raise HarnessError(f"{what}: not a checkpoint of {config.name}: {shown}")
@@ -57,24 +60,38 @@ def tensors_of(arrays: Arrays, config: ModelConfig, what: str) -> Tensors:
 
 
 class Reader:
-    """Arrays by name; remembers which were asked for and which were not there."""
+    """Arrays by name; remembers which were asked for, and what was wrong with them."""
 
     def __init__(self, arrays: Arrays) -> None:
-        self.arrays, self.taken, self.missing = arrays, set[str](), list[str]()
+        self.arrays, self.taken, self.problems = arrays, set[str](), list[str]()
 
     def __contains__(self, name: str) -> bool:
         return name in self.arrays
 
-    def get(self, name: str, change: Callable[[np.ndarray], np.ndarray] = lambda array: array) -> Tensor:
-        """An array, changed, as a float32 tensor; an empty one, noted as missing, where there is none."""
+    def get(
+        self,
+        name: str,
+        change: Callable[[np.ndarray], np.ndarray] = lambda array: array,
+        wanted: tuple[int, ...] | None = None,
+    ) -> Tensor:
+        """An array, changed, as a float32 tensor; an empty one, noted as a problem, where there is none that fits.
+
+        Args:
+            wanted: its shape in the file, where `change` would hide another one.
+        """
         self.taken.add(name)
         if name not in self.arrays:
-            self.missing.append(name)
+            self.problems.append(f"missing: {name}")
+            return torch.empty(0)
+        array = self.arrays[name]
+        if wanted is not None and array.shape != wanted:
+            self.problems.append(f"array {name} is {array.shape}, wanted {wanted}")
             return torch.empty(0)
         try:
-            return torch.from_numpy(np.array(change(self.arrays[name]), dtype=np.float32))
+            return torch.from_numpy(np.array(change(array), dtype=np.float32))
         except (ValueError, IndexError, TypeError) as error:
-            raise HarnessError(f"array {name} of shape {self.arrays[name].shape} does not fit ({error})") from error
+            self.problems.append(f"array {name} of shape {array.shape} does not fit ({error})")
+            return torch.empty(0)
 
     def left_over(self) -> list[str]:
         """Names that nobody asked for."""
@@ -106,7 +123,7 @@ def flat(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1)
 
 
-def vit_tensors(reader: Reader, depth: int) -> Tensors:
+def vit_tensors(reader: Reader, vit: ViTConfig) -> Tensors:
     """The transformer, its embedding and its head."""
     tensors = {
         "cls_token": reader.get("cls"),
@@ -115,8 +132,8 @@ def vit_tensors(reader: Reader, depth: int) -> Tensors:
         "patch_embed.proj.bias": reader.get("embedding/bias"),
         **norm(reader, "Transformer/encoder_norm", "norm"),
     }
-    for block in range(depth):
-        tensors |= block_tensors(reader, f"Transformer/encoderblock_{block}", f"blocks.{block}")
+    for block in range(vit.depth):
+        tensors |= block_tensors(reader, f"Transformer/encoderblock_{block}", f"blocks.{block}", vit)
     if "pre_logits/kernel" in reader:
         tensors |= layer(reader, "pre_logits", "head.pre_logits.dense") | layer(reader, "head", "head.fc")
     elif "head/kernel" in reader:
@@ -124,15 +141,17 @@ def vit_tensors(reader: Reader, depth: int) -> Tensors:
     return tensors
 
 
-def block_tensors(reader: Reader, theirs: str, ours: str) -> Tensors:
-    """One encoder block."""
+def block_tensors(reader: Reader, theirs: str, ours: str, vit: ViTConfig) -> Tensors:
+    """One encoder block. Heads are an axis in the file and none here, so another number of them is told only there."""
     attention = f"{theirs}/MultiHeadDotProductAttention_1"
-    parts = ("query", "key", "value")
+    heads = (vit.heads, vit.width // vit.heads)
+    parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
+    kernels = [reader.get(f"{part}/kernel", incoming, (vit.width, *heads)) for part in parts]
     return {
         **norm(reader, f"{theirs}/LayerNorm_0", f"{ours}.norm1"),
-        f"{ours}.attn.qkv.weight": torch.cat([reader.get(f"{attention}/{part}/kernel", incoming) for part in parts]),
-        f"{ours}.attn.qkv.bias": torch.cat([reader.get(f"{attention}/{part}/bias", flat) for part in parts]),
-        f"{ours}.attn.proj.weight": reader.get(f"{attention}/out/kernel", outgoing),
+        f"{ours}.attn.qkv.weight": torch.cat(kernels),
+        f"{ours}.attn.qkv.bias": torch.cat([reader.get(f"{part}/bias", flat, heads) for part in parts]),
+        f"{ours}.attn.proj.weight": reader.get(f"{attention}/out/kernel", outgoing, (*heads, vit.width)),
         f"{ours}.attn.proj.bias": reader.get(f"{attention}/out/bias"),
         **norm(reader, f"{theirs}/LayerNorm_2", f"{ours}.norm2"),
         **layer(reader, f"{theirs}/MlpBlock_3/Dense_0", f"{ours}.mlp.fc1"),

@@ -53,10 +53,8 @@ def import_checkpoint(path: Path, config: ModelConfig) -> Imported:
     if config.vit is not None:
         hidden = any(name.startswith("head.pre_logits.") for name in tensors)
         config = replace(config, head="hidden_tanh" if hidden else "linear")
-    classes, channels = classes_of(config, tensors), channels_of(tensors, str(path))
-    if channels not in (1, 3):
-        raise HarnessError(f"{path}: its first convolution takes {channels} channels; images have 1 or 3")
     try:
+        classes, channels = classes_of(config, tensors), channels_of(config, tensors)
         check_numbers(tensors, resized(config, tensors, config.image_size, classes, channels))
     except HarnessError as error:
         raise HarnessError(f"{path}: {error}") from error
@@ -87,18 +85,22 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def classes_of(config: ModelConfig, tensors: Mapping[str, Tensor]) -> int:
     """Outputs of the head in a file; 0 where there is none."""
-    head = head_name(build_model(replace(config, head="linear"), 2, 3, device="meta"))
+    head = head_name(build_model(replace(config, head="linear"), 2, 3, device="meta"), config.name)
     for name in (f"{head}.weight", f"{head}.fc.weight"):
         if name in tensors:
             return len(tensors[name])
     return 0
 
 
-def channels_of(tensors: Mapping[str, Tensor], what: str) -> int:
-    """Channels of the images, from the first convolution."""
-    first = ("patch_embed.backbone.stem.conv.weight", "patch_embed.proj.weight", "stem.conv.weight")
-    names = [name for name in first if name in tensors and tensors[name].ndim == 4]
-    names += [name for name, tensor in tensors.items() if tensor.ndim == 4]
-    if not names:
-        raise HarnessError(f"{what}: no convolution in it, so it is no network for images that harness builds")
-    return tensors[names[0]].shape[1]
+def channels_of(config: ModelConfig, tensors: Mapping[str, Tensor]) -> int:
+    """Channels of the images, 3 or 1: those with which more of the network's tensors fit.
+
+    Built, since neither names nor order of the tensors tell which of a network of timm's sees the image.
+    """
+    bare = replace(config, head="linear")
+
+    def fitting(channels: int) -> int:
+        wanted = build_model(bare, 2, channels, device="meta").state_dict()
+        return sum(name in tensors and tensors[name].shape == tensor.shape for name, tensor in wanted.items())
+
+    return max((3, 1), key=fitting)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from harness.config import TransferConfig
+from harness.config import FinetuneConfig, TransferConfig
 from harness.data.manifest import Dataset
 from harness.data.on_demand import open_or_pack
 from harness.errors import ConfigError, DatasetError, near_matches
@@ -44,13 +44,31 @@ def check_transfer(cfg: TransferConfig) -> None:
         check_list("shots", cfg.shots, 1)
         check_list("support_seeds", cfg.support_seeds, 0)
     if cfg.protocol == "finetune" and cfg.finetune is not None:
-        check_list("finetune.learning_rates", cfg.finetune.learning_rates, 0, above=True)
-        check_list("finetune.seeds", cfg.finetune.seeds, 0)
-        check_list("finetune.steps", [cfg.finetune.steps], 1)
-        check_list("finetune.warmup_steps", [cfg.finetune.warmup_steps], 0)
-        if cfg.finetune.warmup_steps >= cfg.finetune.steps:
-            raise ConfigError(f"transfer.finetune.warmup_steps={cfg.finetune.warmup_steps}: fewer than steps")
+        check_finetune(cfg.finetune)
     check_metrics(cfg.metrics or ["top1"], cfg.real_labels)
+
+
+def check_finetune(options: FinetuneConfig) -> None:
+    """Raise ConfigError for numbers that training would take and give a wrong result with."""
+    check_list("finetune.learning_rates", options.learning_rates, 0, above=True)
+    check_list("finetune.seeds", options.seeds, 0)
+    check_list("finetune.steps", [options.steps], 1)
+    check_list("finetune.batch_size", [options.batch_size], 1)
+    check_list("finetune.warmup_steps", [options.warmup_steps], 0)
+    if options.warmup_steps >= options.steps:
+        raise ConfigError(f"transfer.finetune.warmup_steps={options.warmup_steps}: fewer than steps")
+    if options.clip_norm is not None:
+        check_list("finetune.clip_norm", [options.clip_norm], 0, above=True)
+    for field in ("momentum", "dropout", "polyak"):
+        value = getattr(options, field)
+        if not 0 <= value < 1:
+            raise ConfigError(f"transfer.finetune.{field}={value}: at least 0 and below 1")
+    if not 0 < options.min_crop_area <= 1:
+        raise ConfigError(f"transfer.finetune.min_crop_area={options.min_crop_area}: above 0 and at most 1")
+    if options.image_size is not None:
+        check_list("finetune.image_size", [options.image_size], 1)
+    for name, size in options.image_sizes.items():
+        check_list(f"finetune.image_sizes.{name}", [size], 1)
 
 
 def check_list(field: str, values: Sequence[float], least: float, above: bool = False) -> None:

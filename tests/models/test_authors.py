@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from harness.config import ModelConfig, ResNetConfig, ViTConfig
 from harness.errors import HarnessError
-from harness.models.adapt import resized
+from harness.models.adapt import downstream, resized
 from harness.models.build import build_model, pre_logits
 from harness.models.checkpoints import Imported, import_checkpoint
 from harness.models.precision import attention_path
@@ -278,6 +278,21 @@ def test_a_mismatch_names_the_tensors(change: Callable[[Arrays], object], messag
         import_checkpoint(tmp_path / "weights.npz", VIT)
 
 
+def test_another_number_of_heads_is_refused(tmp_path: Path) -> None:
+    """As one matrix the kernels of 4 heads of 8 are as large as those of 2 heads of 16."""
+    np.savez(tmp_path / "weights.npz", **arrays_of(CASES["vit"][1]))
+    assert VIT.vit is not None
+    with pytest.raises(HarnessError, match=r"query/kernel is \(32, 4, 8\), wanted \(32, 2, 16\)"):
+        import_checkpoint(tmp_path / "weights.npz", replace(VIT, vit=replace(VIT.vit, heads=2)))
+
+
+def test_an_array_of_another_rank_is_named_with_its_file(tmp_path: Path) -> None:
+    arrays = arrays_of(CASES["vit"][1])
+    np.savez(tmp_path / "flat.npz", **{**arrays, "embedding/kernel": np.zeros(5)})
+    with pytest.raises(HarnessError, match=r"flat.npz: .*embedding/kernel of shape \(5,\) does not fit"):
+        import_checkpoint(tmp_path / "flat.npz", VIT)
+
+
 def test_weights_of_another_resolution_get_their_position_embedding_resized(tmp_path: Path) -> None:
     arrays = arrays_of(CASES["vit"][1])
     np.savez(tmp_path / "weights.npz", **arrays)
@@ -285,18 +300,31 @@ def test_weights_of_another_resolution_get_their_position_embedding_resized(tmp_
     assert network(found, 48)(torch.zeros(1, 3, 48, 48)).shape == (1, CLASSES)
 
 
-def test_timm_safetensors_and_ours(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["resnet10t", "convnext_atto", "mobilenetv3_small_050"])
+def test_timm_safetensors_and_ours(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    config = ModelConfig("resnet10t", "timm", 64, timm=True)
+    config = ModelConfig(name, "timm", 64, timm=True)
     model = build_model(config, 5, 1).eval()
     images = torch.randn(2, 1, 64, 64)
     save_file(model.state_dict(), tmp_path / "timm.safetensors")
     save_file({f"model/{name}": tensor for name, tensor in model.state_dict().items()}, tmp_path / "ours.safetensors")
-    for name in ("timm", "ours"):
-        found = import_checkpoint(tmp_path / f"{name}.safetensors", config)
+    for file in ("timm", "ours"):
+        found = import_checkpoint(tmp_path / f"{file}.safetensors", config)
         assert (found.num_classes, found.channels) == (5, 1)
         with torch.no_grad():
             torch.testing.assert_close(pre_logits(network(found, 64), images), pre_logits(model, images))
+            tuned = downstream(found.config, found.tensors, 64, 3, 1).eval()
+            torch.testing.assert_close(pre_logits(tuned, images), pre_logits(model, images))
+            assert tuned(images).abs().max() == 0  # the new head starts at zero
+
+
+def test_a_network_of_timm_without_one_linear_head_is_told(tmp_path: Path) -> None:
+    config = ModelConfig("deit_tiny_distilled_patch16_224", "timm", 224, timm=True)
+    save_file(build_model(config, 5, 3).state_dict(), tmp_path / "deit.safetensors")
+    with pytest.raises(
+        HarnessError, match=r"deit.safetensors: model deit_tiny_dist.* not one linear layer but 2 layers"
+    ):
+        import_checkpoint(tmp_path / "deit.safetensors", config)
 
 
 def test_files_that_are_no_weights_are_told(tmp_path: Path) -> None:
@@ -307,3 +335,7 @@ def test_files_that_are_no_weights_are_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "pickled.npz", cls=np.array([{"a": 1}], dtype=object))
     with pytest.raises(HarnessError, match="not a readable"):
         import_checkpoint(tmp_path / "pickled.npz", VIT)
+    np.save(tmp_path / "renamed.npy", np.zeros(3))
+    (tmp_path / "renamed.npy").rename(tmp_path / "renamed.npz")
+    with pytest.raises(HarnessError, match=r"renamed.npz: not a readable .npz \(one array"):
+        import_checkpoint(tmp_path / "renamed.npz", VIT)

@@ -174,6 +174,7 @@ def test_shared_class_names_are_told(digits: Dataset, tiny: Dataset, tmp_path: P
         (["transfer.protocol=few"], "fewshot"),
         (["transfer.metrics=[top2]"], "top2"),
         (["transfer.metrics=[real]"], "real_labels"),
+        (["transfer.metrics=[top1,top5,top1]"], "top1 is there twice"),
         (["transfer.l2=0"], "above 0"),
         (["transfer.shots=[0]"], "shots"),
         (["transfer.shared_images=yes"], "refuse, train"),
@@ -210,6 +211,13 @@ def test_numbers_that_no_result_could_come_of(changes: dict[str, object], messag
         ({"seeds": [0, 0]}, "a value is there twice"),
         ({"steps": 0}, "finetune.steps: 0 is not at least 1"),
         ({"steps": 10, "warmup_steps": 50}, "warmup_steps=50: fewer than steps"),
+        ({"batch_size": 0}, "transfer.finetune.batch_size: 0 is not at least 1"),
+        ({"clip_norm": -1.0}, "transfer.finetune.clip_norm: -1.0 is not above 0"),
+        ({"momentum": 2.0}, "transfer.finetune.momentum=2.0"),
+        ({"dropout": -0.1}, "transfer.finetune.dropout=-0.1"),
+        ({"polyak": float("nan")}, "transfer.finetune.polyak=nan"),
+        ({"min_crop_area": 3.0}, "transfer.finetune.min_crop_area=3.0"),
+        ({"image_sizes": {"vit_h14": 0}}, "transfer.finetune.image_sizes.vit_h14: 0 is not"),
     ],
 )
 def test_fine_tuning_that_cannot_be_done(changes: dict[str, object], message: str) -> None:

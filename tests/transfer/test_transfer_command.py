@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from harness.compose import compose
 from harness.models.build import build_model
+from harness.transfer_command import split_overrides, target_config
 from tests.conftest import TINY_DATA, harness
 
 WORDS = ["recipe.samples_seen=640", "recipe.batch_size=32", "recipe.evaluations=2", "subset=100"]
@@ -111,6 +112,8 @@ def test_a_checkpoint_from_elsewhere_gets_the_same_rows(run: Path, tmp_path: Pat
         (["pocket", "transfer=@vtab1k"], "vtab_caltech101"),
         (["runs/none/here", "transfer=digits"], "no run's folder"),
         (["model=vit_pocket", "checkpoint=/", "transfer=digits"], "a folder; name the file in it"),
+        (["model=vit_pocket", "checkpoint=", "transfer=digits"], "which file?"),
+        (["pocket", "transfer=digits", "transfer.shots=5"], "in brackets: transfer.shots=[5]"),
     ],
 )
 def test_mistakes_are_told(words: list[str], message: str, roots: Path) -> None:
@@ -151,7 +154,11 @@ def test_files_that_are_not_what_they_say_are_refused(run: Path, tmp_path: Path)
         "integers": {**tensors, "norm.weight": tensors["norm.weight"].int()},
         "channels": {**tensors, "patch_embed.proj.weight": torch.zeros(48, 4, 8, 8)},
     }
-    said = {"nan": "norm.weight holds numbers", "integers": "norm.weight is of torch.int32", "channels": "4 channels"}
+    said = {
+        "nan": "norm.weight holds numbers",
+        "integers": "norm.weight is of torch.int32",
+        "channels": "(48, 4, 8, 8), wanted",
+    }
     for name, content in broken.items():
         save_file(content, tmp_path / f"{name}.safetensors")
     flipped = bytearray((run / "checkpoints" / "best.safetensors").read_bytes())
@@ -171,3 +178,18 @@ def test_a_damaged_transfer_file_is_made_again(run: Path) -> None:
     path.write_bytes(whole[:500])
     harness("transfer", str(run), "transfer=digits")
     assert json.loads(path.read_bytes())["rows"] == json.loads(whole)["rows"]
+    for content in ({}, {"rows": 5}):
+        path.write_text(json.dumps(content))
+        done = harness("transfer", str(run), "transfer=digits", check=False)
+        assert done.returncode == 2
+        assert f"{path.name}: damaged; delete it" in done.stderr
+
+
+def test_an_image_size_of_one_model_is_an_option_of_transfer() -> None:
+    """A key that is not there yet takes Hydra's +."""
+    word = "+transfer.finetune.image_sizes.vit_b16=512"
+    targets, options, others = split_overrides(["transfer=pets", word, "seed=0"])
+    assert others == ["seed=0"]
+    tuned = target_config(targets[0], options).finetune
+    assert tuned is not None
+    assert tuned.image_sizes == {"vit_b16": 512, "vit_h14": 378}
