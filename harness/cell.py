@@ -17,6 +17,7 @@ from harness.models.devices import check_device
 from harness.models.precision import resolve as resolve_precision
 from harness.run_folder import identity_hash, run_id
 from harness.train.schedule import check_recipe, total_steps
+from harness.transfer.check import check_transfer
 
 FORMAT_VERSION = 1  # of the identity; a new number makes every run new
 
@@ -57,6 +58,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> Cell:
     horizon_samples = total_steps(config.recipe) * config.recipe.batch_size
     check_recipe(config.recipe)
     check_device(config.device)
+    check_transfer(config.transfer)
     cost = count(config.model, dataset.num_classes, dataset.channels, config.convention)
     precision, attention = resolve_precision(
         config.device, cost, precision=config.precision, attention=config.attention

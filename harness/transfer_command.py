@@ -40,7 +40,7 @@ from harness.submission import EXIT_REQUEUE, load_frozen, transfer_file
 from harness.train import checkpoint
 from harness.train.distributed import ALONE, Ranks, joined
 from harness.train.loop import StoppedError, best_path
-from harness.transfer.evaluate import check_transfer
+from harness.transfer.check import check_transfer
 from harness.transfer.metrics import average_5
 from harness.transfer.stored import why_again
 from harness.transfer.subject import Subject
@@ -317,10 +317,11 @@ def shown(run: str, content: dict[str, Any]) -> tuple[list[str], dict[tuple[str,
         lines.append(f"{run}  {target:16s} {kind:13s} {features:11s} {metric:14s} {100 * mean(values):6.2f}{spread}")
         if features == "pretrained":
             own[protocol, shots, target, metric] = mean(values)
-    names = content["target"].get("shared_class_names")
+    target = content.get("target") or {}  # files of the first days have none
+    names = target.get("shared_class_names")
     if names:
         some = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-        lines.append(f"  {content['target']['name']}: {len(names)} class names are among those of pre-training: {some}")
+        lines.append(f"  {target['name']}: {len(names)} class names are among those of pre-training: {some}")
     return lines, own
 
 

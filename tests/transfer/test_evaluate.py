@@ -16,7 +16,8 @@ from harness.data.on_demand import open_or_pack
 from harness.errors import ConfigError, DatasetError
 from harness.models.build import build_model, pre_logits
 from harness.train.evaluate import to_input
-from harness.transfer.evaluate import check_transfer, evaluate_target, transfer_rows
+from harness.transfer.check import check_transfer
+from harness.transfer.evaluate import evaluate_target, transfer_rows
 from harness.transfer.features import Features, Setting, cache_path, cached_features, extract
 from harness.transfer.fewshot import fewshot_top1
 from harness.transfer.shared import refuse_shared, shared_classes

@@ -175,14 +175,14 @@ def test_a_damaged_transfer_file_is_made_again(run: Path) -> None:
     harness("transfer", str(run), "transfer=digits")
     [path] = (run / "transfer").glob("digits-*.json")
     whole = path.read_bytes()
-    path.write_bytes(whole[:500])
-    harness("transfer", str(run), "transfer=digits")
-    assert json.loads(path.read_bytes())["rows"] == json.loads(whole)["rows"]
-    for content in ({}, {"rows": 5}):
-        path.write_text(json.dumps(content))
-        done = harness("transfer", str(run), "transfer=digits", check=False)
-        assert done.returncode == 2
-        assert f"{path.name}: damaged; delete it" in done.stderr
+    for damaged in (whole[:500], b'{"rows": 5}'):
+        path.write_bytes(damaged)
+        harness("transfer", str(run), "transfer=digits")
+        assert json.loads(path.read_bytes())["rows"] == json.loads(whole)["rows"]
+    path.write_text('{"rows": [5]}')
+    done = harness("transfer", str(run), "transfer=digits", check=False)
+    assert done.returncode == 2
+    assert f"{path.name}: damaged; delete it" in done.stderr
 
 
 def test_an_image_size_of_one_model_is_an_option_of_transfer() -> None:
@@ -193,3 +193,10 @@ def test_an_image_size_of_one_model_is_an_option_of_transfer() -> None:
     tuned = target_config(targets[0], options).finetune
     assert tuned is not None
     assert tuned.image_sizes == {"vit_b16": 512, "vit_h14": 378}
+
+
+def test_options_that_transfer_would_refuse_are_refused_before_training(roots: Path) -> None:
+    done = harness("train", *TINY_DATA, *WORDS, "model=vit_pocket", "transfer.shots=[0]", check=False)
+    assert done.returncode != 0
+    assert "transfer.shots: 0 is not at least 1" in done.stdout + done.stderr
+    assert not roots.exists() or not list(roots.glob("*/*/metrics.jsonl"))

@@ -1,0 +1,67 @@
+"""Options of transfer, checked before anything is trained or evaluated; no torch."""
+
+import math
+from collections.abc import Sequence
+
+from harness.config import FinetuneConfig, TransferConfig
+from harness.errors import ConfigError, near_matches
+from harness.transfer.metrics import check_metrics
+
+PROTOCOLS = {"fewshot": "fewshot_linear", "probe": "linear_probe", "finetune": "finetune"}
+
+
+def check_transfer(cfg: TransferConfig) -> None:
+    """Raise ConfigError for what cannot be done, before anything is computed."""
+    if cfg.protocol not in PROTOCOLS:
+        raise ConfigError(f"transfer.protocol={cfg.protocol}.{near_matches(cfg.protocol, PROTOCOLS)}")
+    if cfg.protocol == "finetune" and cfg.finetune is None:
+        raise ConfigError(f"transfer={cfg.name} says nothing of fine-tuning; give transfer.finetune.steps and the rest")
+    if not 0 < cfg.held_out < 1:
+        raise ConfigError(f"transfer.held_out={cfg.held_out}: above 0 and below 1")
+    if not math.isfinite(cfg.bias):
+        raise ConfigError(f"transfer.bias={cfg.bias}: a number")
+    if cfg.image_size is not None and cfg.image_size < 1:
+        raise ConfigError(f"transfer.image_size={cfg.image_size}: at least 1, or null for the model's own")
+    check_list("l2", [cfg.l2], 0, above=True)
+    if cfg.l2s is not None:
+        check_list("l2s", cfg.l2s, 0, above=True)
+    if cfg.protocol == "fewshot":
+        check_list("shots", cfg.shots, 1)
+        check_list("support_seeds", cfg.support_seeds, 0)
+    if cfg.protocol == "finetune" and cfg.finetune is not None:
+        check_finetune(cfg.finetune)
+    check_metrics(cfg.metrics or ["top1"], cfg.real_labels)
+
+
+def check_finetune(options: FinetuneConfig) -> None:
+    """Raise ConfigError for numbers that training would take and give a wrong result with."""
+    check_list("finetune.learning_rates", options.learning_rates, 0, above=True)
+    check_list("finetune.seeds", options.seeds, 0)
+    check_list("finetune.steps", [options.steps], 1)
+    check_list("finetune.batch_size", [options.batch_size], 1)
+    check_list("finetune.warmup_steps", [options.warmup_steps], 0)
+    if options.warmup_steps >= options.steps:
+        raise ConfigError(f"transfer.finetune.warmup_steps={options.warmup_steps}: fewer than steps")
+    if options.clip_norm is not None:
+        check_list("finetune.clip_norm", [options.clip_norm], 0, above=True)
+    for field in ("momentum", "dropout", "polyak"):
+        value = getattr(options, field)
+        if not 0 <= value < 1:
+            raise ConfigError(f"transfer.finetune.{field}={value}: at least 0 and below 1")
+    if not 0 < options.min_crop_area <= 1:
+        raise ConfigError(f"transfer.finetune.min_crop_area={options.min_crop_area}: above 0 and at most 1")
+    if options.image_size is not None:
+        check_list("finetune.image_size", [options.image_size], 1)
+    for name, size in options.image_sizes.items():
+        check_list(f"finetune.image_sizes.{name}", [size], 1)
+
+
+def check_list(field: str, values: Sequence[float], least: float, above: bool = False) -> None:
+    """Raise ConfigError for no value, one twice (it would count as two), one not finite or below `least`."""
+    if not values:
+        raise ConfigError(f"transfer.{field}: needs a value")
+    if len(set(values)) < len(values):
+        raise ConfigError(f"transfer.{field}={list(values)}: a value is there twice")
+    for value in values:
+        if not math.isfinite(value) or value < least or (above and value == least):
+            raise ConfigError(f"transfer.{field}: {value} is not {'above' if above else 'at least'} {least}")
