@@ -126,10 +126,9 @@ def compare(scores: pd.DataFrame, first: str, second: str, rules: Rules) -> Comp
         )
         for size, part in differences.groupby("size")
     ]
-    line = fit_line(used, variance)
-    slope = around(line.slope, quantile * line.slope_error) if line else Interval(math.nan, math.nan, math.nan)
-    kept = [gap for gap in gaps if gap.used]
-    crossing = find_crossover(line, kept, variance, quantile) if line else Crossover("not determined", None)
+    value, error = fit_slope(used, variance) or (math.nan, math.nan)
+    slope = around(value, quantile * error)
+    crossing = find_crossover(slope, [gap for gap in gaps if gap.used], variance, quantile)
     return Comparison(first, second, gaps, slope, crossing, freedom, varies)
 
 
@@ -170,45 +169,36 @@ def pooled_variance(differences: pd.DataFrame) -> tuple[float, int]:
     return squares / freedom, freedom
 
 
-@dataclass(frozen=True)
-class Line:
-    """gap = intercept + slope x (log10 size - centre), least squares over runs; errors from the pooled variance."""
+def fit_slope(used: pd.DataFrame, variance: float) -> tuple[float, float] | None:
+    """Slope of the paired differences against log10 size, and its error from the pooled variance (points a decade).
 
-    centre: float
-    intercept: float
-    slope: float
-    intercept_error: float
-    slope_error: float
-
-
-def fit_line(used: pd.DataFrame, variance: float) -> Line | None:
-    """The line through the paired differences; None with fewer than two sizes."""
+    Least squares over runs; None with fewer than two sizes.
+    """
     if used["size"].nunique() < 2:
         return None
     x, y = np.log10(used["size"].to_numpy(float)), used["difference"].to_numpy(float)
-    centre = float(x.mean())
-    spread = float(((x - centre) ** 2).sum())
-    slope = float(((x - centre) * y).sum()) / spread
-    return Line(centre, float(y.mean()), slope, math.sqrt(variance / len(x)), math.sqrt(variance / spread))
+    x = x - x.mean()
+    spread = float((x**2).sum())
+    return float((x * y).sum()) / spread, math.sqrt(variance / spread)
 
 
-def find_crossover(line: Line, gaps: list[Gap], variance: float, quantile: float) -> Crossover:
+def find_crossover(slope: Interval, gaps: list[Gap], variance: float, quantile: float) -> Crossover:
     """Where the gap, straight between neighbouring sizes, is zero.
 
     The gap need be no line over all sizes (the paper's saturates, Figure 4); within one step of size it is taken for
-    one, which is all that is known there. The interval holds every size at which
-    the confidence band of the interpolated gap includes zero; a bound at an end of the range is open. The estimate is
-    the zero of the means made monotone in the slope's direction (isotonic regression). Outside the range no number is
-    given, only the side; and nothing at all unless the slope is clear of zero.
+    one, which is all that is known there. The interval holds every size at which the confidence band of the
+    interpolated gap includes zero; a bound at an end of the range is open. The estimate is the zero of the means made
+    monotone in the slope's direction (isotonic regression). Outside the range no number is given, only the side; and
+    nothing at all unless the slope is clear of zero.
 
     Args:
         gaps: the used sizes, ascending.
     """
-    if not math.isfinite(quantile) or abs(line.slope) <= quantile * line.slope_error:
+    if not slope.known or slope.low <= 0 <= slope.high:
         return Crossover("not determined", None)
     x = np.log10([gap.size for gap in gaps])
     pairs = np.array([gap.pairs for gap in gaps], dtype=float)
-    means = math.copysign(1.0, line.slope) * np.array([gap.gap.value for gap in gaps])  # now rising
+    means = math.copysign(1.0, slope.value) * np.array([gap.gap.value for gap in gaps])  # now rising
     monotone = isotonic_regression(means, weights=pairs).x
     if monotone[-1] < 0:
         return Crossover("above the largest size", None)

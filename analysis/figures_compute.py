@@ -20,9 +20,12 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
         unit: 'exaflops' or 'device_days'.
     """
     rows = ladder(tables, metric, unit)
-    rows = with_percent(rows[rows["compute"] > 0], rows["value"])
+    rows = rows[rows["compute"] > 0]
+    rows = with_percent(rows, rows["value"])
     rungs = rows.groupby(["family", "model", "rung"], sort=False)[["compute", "percent"]].mean().reset_index()
-    climbing = families_with_steps(rows) & families_with_steps(ladder(tables, metric, "exaflops"))
+    climbing = families_with_steps(rows)
+    if unit != "exaflops":  # equal compute on a busy machine is no ladder
+        climbing &= families_with_steps(ladder(tables, metric, "exaflops"))
     if not climbing:
         return None
     known = metric_title(tables, metric) or {"best_val_top1": "validation"}.get(metric, metric)

@@ -14,7 +14,7 @@ from harness.results_schema import CURVES, RUNS, TRANSFER, Column
 NEEDED = ("run_id", "state", "model", "family", "subset_samples", "seed", "num_classes")
 FAMILIES = {"vit": "ViT", "resnet": "ResNet", "hybrid": "hybrid"}  # as they are written here; others stay as given
 SERIES = " · "  # between a model and its recipe
-FRACTIONS = ("best_val_top1", "test_top1", "train_top1_at_best", "train_top1_final", "val_top1_final")
+FRACTIONS = tuple(name for name, column in RUNS.items() if column.most == 1)  # the accuracies of runs
 
 
 class TableError(Exception):

@@ -87,6 +87,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def target_digest(content: dict[str, Any] | None) -> str:
+    """The digest of the images that a transfer file is about; '' where it does not say, as those of the first days."""
+    target = (content or {}).get("target")
+    return str(target.get("digest") or "") if isinstance(target, dict) else ""
+
+
 def read_result(folder: Path, config_hash: str | None = None) -> dict[str, Any] | None:
     """result.json if it is whole (every required column, right types) and of this configuration, else None."""
     result = read_json(folder / "result.json")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from harness.errors import HarnessError
 from harness.results_schema import CURVES, RUNS, TRANSFER
-from harness.run_folder import metric_lines, parse_metrics, read_json, status_problem
+from harness.run_folder import metric_lines, parse_metrics, read_json, status_problem, target_digest
 from harness.study.damage import TRANSFER_RUN_COLUMNS, plan_problem, result_problem, sound_lines, sound_rows
 from harness.study.status import run_state
 
@@ -120,19 +120,13 @@ def add_transfer(rows: list[Item], digests: dict[str, str], path: Path, result: 
     for file in sorted((path / "transfer").glob("*.json")):
         content = read_json(file)
         sound, bad = ([], "no JSON object") if content is None else sound_rows(content)
-        digest = digest_of(content)
+        digest = target_digest(content)
         if sound and digest and digest != digests.setdefault(file.stem, digest):
             sound, bad = [], "of other images than the runs before it; `harness transfer` evaluates it again"
         head = {name: result[name] for name in TRANSFER_RUN_COLUMNS} | {"transfer_id": file.stem}
         rows += [row | head for row in sound]
         problems += [f"transfer/{file.name}: {bad}"] if bad else []
     return problems
-
-
-def digest_of(content: Item | None) -> str:
-    """The digest of the images that a transfer file is about; '' where it does not say."""
-    target = (content or {}).get("target")
-    return str(target.get("digest", "")) if isinstance(target, dict) else ""
 
 
 def add_curves(columns: dict[str, list[Any]], path: Path, result: Item) -> list[str]:

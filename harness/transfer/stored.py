@@ -4,7 +4,7 @@ from pathlib import Path
 
 from harness.data.on_demand import digest_here
 from harness.paths import data_root
-from harness.run_folder import read_json
+from harness.run_folder import read_json, target_digest
 
 
 def why_again(path: Path, data: str) -> str | None:
@@ -19,9 +19,7 @@ def why_again(path: Path, data: str) -> str | None:
         return "damaged" if path.exists() else "not evaluated yet"
     if not isinstance(content.get("rows"), list):
         return "not a transfer result"
-    target = content.get("target")
-    then = target.get("digest") if isinstance(target, dict) else None  # files of the first days do not say
-    now = digest_here(data, data_root())
+    then, now = target_digest(content), digest_here(data, data_root())
     if then and now and then != now:
-        return f"of other images than {data} holds now ({str(then)[:12]}, now {now[:12]})"
+        return f"of other images than {data} holds now ({then[:12]}, now {now[:12]})"
     return None
