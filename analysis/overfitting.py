@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis.crossover import POINTS, Comparison, Rules, compare, sign_change
 from analysis.results import Tables, pairs_of, scores
+from analysis.verdict import bounds, rough
 
 MIN_TIMES_LARGER = 1.2  # models within 20 % of each other, in parameters and in compute, are of one size
 
@@ -78,8 +79,7 @@ def sentence(comparison: Comparison) -> str:
     first, second, where = comparison.first, comparison.second, comparison.crossover
     worse = [gap.size for gap in comparison.gaps if gap.gap.value < 0]
     if where.size is not None and comparison.slope.value > 0:
-        low, value, high = (f"{bound:,.0f}" for bound in (where.size.low, where.size.value, where.size.high))
-        return f"{first} does worse than {second} below {value} images ({low} to {high})."
+        return f"{first} does worse than {second} below {rough(where.size.value)} images ({bounds(comparison)})."
     bracket = sign_change(comparison)
     if bracket and bracket.upwards:
         return (

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -79,14 +78,14 @@ def holder(folder: Path, now: float | None = None) -> Holder | None:
         return None
     try:
         age = (time.time() if now is None else now) - path.stat().st_mtime
-        content: dict[str, Any] = json.loads(path.read_text() or "{}")
+        content = json.loads(path.read_text() or "{}")
     except (OSError, ValueError):
         return None
-    if content.get("released"):
+    if not isinstance(content, dict) or content.get("released"):
         return None
     try:
-        found = Holder(**content)
-    except TypeError:  # created a moment ago and not yet written, or its writer died between the two
+        found = Holder(content["machine"], content["host"], int(content["pid"]), float(content["started"]))
+    except (KeyError, TypeError, ValueError):  # not yet written, its writer died before it was, or damaged
         return Holder("", "unknown", 0, 0.0) if age < STALE_SECONDS else None
     if found.machine == this_machine():
         return found if is_running(found) else None
@@ -97,7 +96,7 @@ def is_running(found: Holder) -> bool:
     """Whether that very process still runs on this machine."""
     try:
         return start_of(found.pid) == found.started and psutil.Process(found.pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, ValueError, OverflowError):  # the last two: a pid that no process can have
         return False
 
 

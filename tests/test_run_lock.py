@@ -111,6 +111,28 @@ def test_a_sigkilled_holder_of_this_machine_is_followed_at_once(tmp_path: Path) 
     assert acquire(tmp_path) is not None
 
 
+@pytest.mark.parametrize(
+    "content", ["[]", "null", "{", '"x"', "{}", '{"machine": 1, "host": "h", "pid": "many", "started": 0}', b"\xff\xfe"]
+)
+def test_a_damaged_lock_is_nobodys_once_it_is_old(tmp_path: Path, content: str | bytes) -> None:
+    path = tmp_path / ".lock" / "000001"
+    path.parent.mkdir()
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    found = holder(tmp_path)
+    assert found is None or found.pid == 0
+    os.utime(path, (0, 0))
+    assert holder(tmp_path) is None
+    assert acquire(tmp_path) is not None
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 2**70])
+def test_a_pid_that_no_process_has_does_not_run(tmp_path: Path, pid: int) -> None:
+    path = acquire(tmp_path)
+    assert path is not None
+    path.write_text(json.dumps(asdict(replace(myself(), pid=pid))))
+    assert holder(tmp_path) is None
+
+
 def test_a_pid_that_came_round_again_is_not_the_holder(tmp_path: Path) -> None:
     path = acquire(tmp_path)
     assert path is not None

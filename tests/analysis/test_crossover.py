@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.crossover import Comparison, Rules, compare, paired_differences, pooled_variance
+from analysis.overfitting import sentence
 from analysis.results import Tables, scores
 from analysis.verdict import bounds
 from tests.analysis.studies import linear_gap, runs_table
@@ -216,6 +217,7 @@ def test_a_bound_at_the_end_of_the_sizes_is_open() -> None:
     }
     found = compare(table(values, num_classes=100), "vit", "resnet", RULES)
     assert "or more, between the measured 1,000 and 10,000" in bounds(found)
+    assert bounds(found) in sentence(found)
 
 
 def test_means_out_of_order_are_made_monotone_before_the_zero_is_taken() -> None:
