@@ -71,7 +71,10 @@ def void(_: object) -> None:
 
 @pytest.mark.parametrize(
     "limit, words",
-    [(small_address_space, "set loop.micro_batch"), (small_memory_group, "the kernel ran out of memory")],
+    [
+        (small_address_space, "set loop.micro_batch"),
+        pytest.param(small_memory_group, "the kernel ran out of memory", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_that_runs_out_of_memory_leaves_the_others_alone(
     roots: Path,
