@@ -205,13 +205,12 @@ def find_crossover(slope: Interval, gaps: list[Gap], variance: float, quantile: 
     if monotone[0] > 0:
         return Crossover("below the smallest size", None)
     zero = float(np.interp(0.0, monotone, x))
-    low, high = sizes_near_zero(x, means, variance / pairs, quantile)
-    return Crossover("in range", Interval(10**zero, 10 ** min(low, zero), 10 ** max(high, zero)))
+    near = np.append(sizes_near_zero(x, means, variance / pairs, quantile), zero)  # a band can be narrower than a place
+    return Crossover("in range", Interval(10**zero, 10 ** float(near.min()), 10 ** float(near.max())))
 
 
-def sizes_near_zero(x: Floats, means: Floats, variances: Floats, quantile: float) -> tuple[float, float]:
-    """The least and the largest x at which the band of the interpolated means includes zero."""
+def sizes_near_zero(x: Floats, means: Floats, variances: Floats, quantile: float) -> Floats:
+    """Of BAND_POINTS places between every two x, those at which the band of the interpolated means includes zero."""
     places = np.concatenate([np.linspace(left, right, BAND_POINTS) for left, right in itertools.pairwise(x)])
     weights = np.array([np.interp(places, x, row) for row in np.eye(len(x))])  # (sizes, places)
-    inside = places[np.abs(means @ weights) <= quantile * np.sqrt(variances @ weights**2)]
-    return float(inside.min()), float(inside.max())
+    return places[np.abs(means @ weights) <= quantile * np.sqrt(variances @ weights**2)]

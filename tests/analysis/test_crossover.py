@@ -220,6 +220,19 @@ def test_a_bound_at_the_end_of_the_sizes_is_open() -> None:
     assert bounds(found) in sentence(found)
 
 
+def test_seeds_that_hardly_differ_give_a_narrow_interval() -> None:
+    """Narrower than the places at which the band is looked at."""
+    values = {("resnet", size): [0.5, 0.5, 0.5] for size in (1000, 10_000)} | {
+        ("vit", size): [0.5 + (gap + shift) / 100 for shift in (-1e-5, 0, 1e-5)]
+        for size, gap in ((1000, -9.13), (10_000, 2.17))
+    }
+    size = compare(table(values, num_classes=100), "vit", "resnet", RULES).crossover.size
+    assert size is not None
+    assert size.value == pytest.approx(10 ** (3 + 9.13 / 11.3), rel=1e-6)
+    assert size.low == pytest.approx(size.value, rel=0.01)
+    assert size.high == pytest.approx(size.value, rel=0.01)
+
+
 def test_means_out_of_order_are_made_monotone_before_the_zero_is_taken() -> None:
     values = {("resnet", size): [0.5, 0.5, 0.5] for size in (100, 1000, 10_000, 100_000)} | {
         ("vit", size): [0.5 + (gap + shift) / 100 for shift in (-0.5, 0, 0.5)]
