@@ -40,8 +40,9 @@ def finetune_rows(
     assert cfg.finetune is not None
     rows: list[Row] = []
     details: Row = {"dev": {}, "learning_rate": {}}
+    images = work / target.digest[:16]  # what was begun on other images is not gone on with
     for kind, tensors in subject.kinds(cfg.baselines).items():
-        tuning = Tuning(cfg, target, subject, tensors(), work / kind)
+        tuning = Tuning(cfg, target, subject, tensors(), images / kind)
         scores = {rate: tuning.dev_score(rate) for rate in cfg.finetune.learning_rates}
         rate = best_rate(scores)
         for seed in cfg.finetune.seeds:

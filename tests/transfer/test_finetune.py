@@ -67,9 +67,10 @@ def test_an_interrupted_fine_tuning_ends_as_an_undisturbed_one(
     cfg = transfer_config(learning_rates=[0.03])
     expected, _ = finetune_rows(cfg, digits, subject(), tmp_path / "undisturbed", None)
 
-    tuning = Tuning(cfg, digits, subject(), subject().trained(), tmp_path / "work" / "pretrained")
+    work = tmp_path / "work" / digits.digest[:16] / "pretrained"
+    tuning = Tuning(cfg, digits, subject(), subject().trained(), work)
     tuning.dev_score(0.03)
-    job = tuning.job(tmp_path / "work" / "pretrained" / "seed-0", full_window(digits), 0.03, 0, np.arange(1))
+    job = tuning.job(work / "seed-0", full_window(digits), 0.03, 0, np.arange(1))
     beats: list[int] = []
 
     def stop(**report: object) -> None:
@@ -85,6 +86,26 @@ def test_an_interrupted_fine_tuning_ends_as_an_undisturbed_one(
     assert (job.folder / "checkpoints" / "last.safetensors").exists()
     found, _ = finetune_rows(cfg, digits, subject(), tmp_path / "work", None)
     assert found == expected
+
+
+def test_what_was_begun_on_other_images_is_not_gone_on_with(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = transfer_config(learning_rates=[0.03])
+    expected, _ = finetune_rows(cfg, digits, subject(), tmp_path / "undisturbed", None)
+    honest = Tuning.test_values
+
+    def interrupted(self: Tuning, rate: float, seed: int, real: list[list[int]] | None) -> list[tuple[str, float]]:
+        if seed == 1:
+            raise KeyboardInterrupt
+        honest(self, rate, seed, real)
+        return [("top1", self.keep(self.work / "seed-0", {"test": [("top1", 0.123)]})["test"][0][1])]
+
+    monkeypatch.setattr(Tuning, "test_values", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        finetune_rows(cfg, replace(digits, digest="0" * 64), subject(), tmp_path / "work", None)
+    monkeypatch.undo()
+    assert finetune_rows(cfg, digits, subject(), tmp_path / "work", None)[0] == expected
 
 
 def test_with_polyak_averaging_the_mean_of_the_weights_is_tested(
