@@ -363,7 +363,7 @@ def run_transfer(
 ) -> None:
     """Evaluate a target by a protocol, unless its file is already there, whole, and of the images as they are."""
     path = transfer_file(folder, transfer_id)
-    reason = why_again(path, config.data) if subject.ranks.first else None
+    reason = why_again(path) if subject.ranks.first else None
     if reason and path.exists():
         print(f"warning: {path}: {reason}; evaluated again", flush=True)
     if not subject.ranks.any(reason is not None):

@@ -93,6 +93,12 @@ def target_digest(content: dict[str, Any] | None) -> str:
     return str(target.get("digest") or "") if isinstance(target, dict) else ""
 
 
+def target_data(content: dict[str, Any] | None) -> str:
+    """The data set that a transfer file's target is; '' where it does not say."""
+    config = (content or {}).get("config")
+    return str(config.get("data") or "") if isinstance(config, dict) else ""
+
+
 def read_result(folder: Path, config_hash: str | None = None) -> dict[str, Any] | None:
     """result.json if it is whole (every required column, right types) and of this configuration, else None."""
     result = read_json(folder / "result.json")

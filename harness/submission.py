@@ -15,6 +15,7 @@ from harness.config import TrainConfig
 from harness.errors import ConfigError, HarnessError
 from harness.run_folder import read_result, read_status, write_atomic, write_status
 from harness.run_lock import EXIT_BUSY as EXIT_BUSY
+from harness.transfer.stored import why_again
 
 EXIT_FAILED = 1
 EXIT_DISK_FULL = 74  # failed, and there was no room to say so in status.json
@@ -63,8 +64,14 @@ def own_transfer_id(folder: Path) -> str:
 
 
 def is_complete(folder: Path, config_hash: str, transfer_id: str) -> bool:
-    """Finished, and its transfer evaluated."""
-    return read_result(folder, config_hash) is not None and transfer_file(folder, transfer_id).exists()
+    """Finished, and its transfer evaluated: whole, and on the images that its target holds now.
+
+    Where no checkpoint was kept nothing can be evaluated again, and what there is stands.
+    """
+    if read_result(folder, config_hash) is None:
+        return False
+    path = transfer_file(folder, transfer_id)
+    return why_again(path) is None or (path.exists() and not checkpoints(folder))
 
 
 def transfer_file(folder: Path, transfer_id: str) -> Path:

@@ -173,8 +173,8 @@ def transfer_run(folder: Path, configs: list[TransferConfig], ranks: Ranks) -> s
     frozen = load_frozen(folder)
     if read_result(folder, frozen.config_hash) is None:
         return "not finished; `harness run` goes on with it"
-    files = {transfer_file(folder, transfer_id(config)): config.data for config in configs}
-    todo = [f"{path.name} is {reason}" for path, data in files.items() if (reason := why_again(path, data))]
+    files = [transfer_file(folder, transfer_id(config)) for config in configs]
+    todo = [f"{path.name} is {reason}" for path in files if (reason := why_again(path))]
     if not todo:
         return None
     if not best_path(folder).exists():

@@ -64,9 +64,9 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], what: str) -> nn.Modul
     Raises HarnessError naming the tensors that are missing, left over or of another shape.
     """
     values, wanted = dict(tensors), model.state_dict()
-    if POSITIONS in wanted and POSITIONS in values and values[POSITIONS].shape[1] != wanted[POSITIONS].shape[1]:
-        parts: Any = model
-        prefix = int(parts.num_prefix_tokens)
+    parts: Any = model
+    prefix = int(getattr(parts, "num_prefix_tokens", 0))
+    if is_other_grid(values.get(POSITIONS), wanted.get(POSITIONS), prefix):
         old = square_grid(values[POSITIONS].shape[1] - prefix, what)
         new = tuple(parts.patch_embed.grid_size)
         values[POSITIONS] = resize_position_embedding(values[POSITIONS], old, new, prefix)
@@ -76,6 +76,13 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], what: str) -> nn.Modul
     with torch.no_grad():
         model.load_state_dict(values)
     return model
+
+
+def is_other_grid(found: Tensor | None, wanted: Tensor | None, prefix: int) -> bool:
+    """Whether position embeddings (1, prefix + patches, D) are there for another number of patches."""
+    if found is None or wanted is None or found.ndim != 3:
+        return False
+    return len(found) == 1 and prefix < found.shape[1] != wanted.shape[1] and found.shape[2] == wanted.shape[2]
 
 
 def mismatches(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor]) -> str:

@@ -28,8 +28,11 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ValueError("one array: a .npy by another name")
         with loaded as file:
-            return {plain_name(name): np.asarray(file[name]) for name in file.files}
-    except (OSError, ValueError, BadZipFile, EOFError) as error:
+            names = {plain_name(name): name for name in file.files}
+            if len(names) < len(file.files):
+                raise ValueError(f"arrays of one name: {', '.join(sorted(set(file.files) - set(names.values()))[:3])}")
+            return {name: np.asarray(file[stored]) for name, stored in names.items()}
+    except (OSError, ValueError, BadZipFile, EOFError, RuntimeError, MemoryError) as error:  # RuntimeError: encrypted
         raise HarnessError(f"{path}: not a readable .npz ({error})") from error
 
 
@@ -86,6 +89,9 @@ class Reader:
         array = self.arrays[name]
         if wanted is not None and array.shape != wanted:
             self.problems.append(f"array {name} is {array.shape}, wanted {wanted}")
+            return torch.empty(0)
+        if np.iscomplexobj(array):
+            self.problems.append(f"array {name} is of {array.dtype}, not real numbers")
             return torch.empty(0)
         try:
             return torch.from_numpy(np.array(change(array), dtype=np.float32))

@@ -88,7 +88,7 @@ def classes_of(config: ModelConfig, tensors: Mapping[str, Tensor]) -> int:
     head = head_name(build_model(replace(config, head="linear"), 2, 3, device="meta"), config.name)
     for name in (f"{head}.weight", f"{head}.fc.weight"):
         if name in tensors:
-            return len(tensors[name])
+            return len(tensors[name]) if tensors[name].ndim else 1  # a lone number: named when shapes are compared
     return 0
 
 

@@ -1,5 +1,6 @@
 """Run folders to the three results tables of harness.results_schema. Reads result.json files, never a tracker."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,15 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from harness.data.on_demand import digest_here
 from harness.errors import HarnessError
+from harness.paths import data_root
 from harness.results_schema import CURVES, RUNS, TRANSFER
-from harness.run_folder import metric_lines, parse_metrics, read_json, status_problem, target_digest
+from harness.run_folder import metric_lines, parse_metrics, read_json, status_problem, target_data, target_digest
 from harness.study.damage import TRANSFER_RUN_COLUMNS, plan_problem, result_problem, sound_lines, sound_rows
 from harness.study.status import run_state
 
 DTYPES = {"str": "string", "int": "Int64", "float": "Float64"}
 OUR_FOLDERS = ("report", "slurm")  # beside the runs in a study's folder; others begin with a dot
 Item = dict[str, Any]
+Contents = dict[str, Item | None]  # transfer_id: transfer file
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
@@ -52,7 +56,7 @@ def collect(folder: Path, plan: dict[str, Any]) -> Found:
     runs: list[Item] = []
     transfer: list[Item] = []
     curves: dict[str, list[Any]] = {name: [] for name in CURVES}
-    digests: dict[str, str] = {}  # of the target's images, by transfer_id
+    evaluated: list[tuple[Path, Item, Contents]] = []
     odd = foreign_folders(folder, {row["run_id"] for row in plan["runs"]})
     for planned in plan["runs"]:
         path = folder / planned["run_id"]
@@ -62,7 +66,12 @@ def collect(folder: Path, plan: dict[str, Any]) -> Found:
             problems += damaged_status(path)
         else:
             runs.append(result)
-            problems += add_transfer(transfer, digests, path, result) + add_curves(curves, path, result)
+            problems += add_curves(curves, path, result)
+            evaluated.append((path, result, transfer_files(path)))
+        odd += [{"folder": path.name, "problem": f"damaged: {problem}"} for problem in problems]
+    images = images_that_count([content for _, _, contents in evaluated for content in contents.values()])
+    for path, result, contents in evaluated:
+        problems = add_transfer(transfer, images, result, contents)
         odd += [{"folder": path.name, "problem": f"damaged: {problem}"} for problem in problems]
     tables = {
         "runs": table(runs, list(RUNS)),
@@ -110,22 +119,41 @@ def unfinished_row(folder: Path, plan: Item, planned: Item, is_damaged: bool) ->
     }
 
 
-def add_transfer(rows: list[Item], digests: dict[str, str], path: Path, result: Item) -> list[str]:
-    """Append the rows of every target and protocol that was evaluated for this run; returns what is wrong with files.
+def transfer_files(path: Path) -> Contents:
+    """The transfer files of a run by name; None for one that is no JSON object."""
+    return {file.stem: read_json(file) for file in sorted((path / "transfer").glob("*.json"))}
 
-    A file's rows that are damaged are left out, and those on other images than the first run's by the same name (the
-    target was packed anew in between).
+
+def images_that_count(contents: list[Item | None]) -> dict[str, str]:
+    """The digest of each target's images, by data set, that rows are taken of; others are of a set packed anew.
+
+    It is that of the images that lie here now, where a run was evaluated on them; else the one of most files.
+    """
+    found: dict[str, Counter[str]] = {}
+    for content in contents:
+        if digest := target_digest(content):
+            found.setdefault(target_data(content), Counter())[digest] += 1
+    here = {data: digest_here(data, data_root()) for data in found if data}
+    return {
+        data: now if (now := here.get(data)) and now in counts else counts.most_common(1)[0][0]
+        for data, counts in found.items()
+    }
+
+
+def add_transfer(rows: list[Item], images: dict[str, str], result: Item, contents: Contents) -> list[str]:
+    """Append the rows of every target and protocol that was evaluated for a run; returns what is wrong with files.
+
+    A file's rows that are damaged are left out, and those on other images of the target than `images` says.
     """
     problems = []
-    for file in sorted((path / "transfer").glob("*.json")):
-        content = read_json(file)
+    for name, content in contents.items():
         sound, bad = ([], "no JSON object") if content is None else sound_rows(content)
         digest = target_digest(content)
-        if sound and digest and digest != digests.setdefault(file.stem, digest):
-            sound, bad = [], "of other images than the runs before it; `harness transfer` evaluates it again"
-        head = {name: result[name] for name in TRANSFER_RUN_COLUMNS} | {"transfer_id": file.stem}
+        if sound and digest and digest != images[target_data(content)]:
+            sound, bad = [], "of other images than other runs or the set here; `harness transfer` evaluates it again"
+        head = {column: result[column] for column in TRANSFER_RUN_COLUMNS} | {"transfer_id": name}
         rows += [row | head for row in sound]
-        problems += [f"transfer/{file.name}: {bad}"] if bad else []
+        problems += [f"transfer/{name}.json: {bad}"] if bad else []
     return problems
 
 

@@ -218,6 +218,7 @@ def bit_forward(arrays: Arrays, images: torch.Tensor) -> torch.Tensor:
     return x @ net.w["resnet/head/conv2d/kernel"][0, 0] + net.w["resnet/head/conv2d/bias"]
 
 
+POSITIONS = "Transformer/posembed_input/pos_embedding"
 CASES = {
     "vit": (VIT, vit_shapes(8, 3, 16, hidden=True), vit_forward),
     "vit without hidden layer": (VIT, vit_shapes(8, 3, 16, hidden=False), vit_forward),
@@ -291,6 +292,25 @@ def test_an_array_of_another_rank_is_named_with_its_file(tmp_path: Path) -> None
     np.savez(tmp_path / "flat.npz", **{**arrays, "embedding/kernel": np.zeros(5)})
     with pytest.raises(HarnessError, match=r"flat.npz: .*embedding/kernel of shape \(5,\) does not fit"):
         import_checkpoint(tmp_path / "flat.npz", VIT)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({POSITIONS: np.zeros(())}, r"pos_embed is \(\), wanted \(1, "),
+        ({POSITIONS: np.zeros(7)}, r"pos_embed is \(7,\), wanted \(1, "),
+        ({POSITIONS: np.zeros((1, 4, 4, 32))}, r"pos_embed is \(1, 4, 4, 32\), wanted \(1, "),
+        ({POSITIONS: np.zeros((2, 5, 32))}, r"pos_embed is \(2, 5, 32\), wanted \(1, "),
+        ({POSITIONS: np.zeros((1, 1, 32))}, r"pos_embed is \(1, 1, 32\), wanted \(1, "),
+        ({"head/kernel": np.zeros(()), "head/bias": np.zeros(())}, r"head.fc.weight is \(\), wanted \(1, "),
+        ({"embedding/bias": np.zeros(32, complex)}, "embedding/bias is of complex128, not real numbers"),
+        ({"params/cls": np.zeros((1, 1, 32))}, r"not a readable .npz \(arrays of one name: cls"),
+    ],
+)
+def test_odd_arrays_are_named_with_their_file(change: Arrays, message: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "odd.npz", **{**arrays_of(CASES["vit"][1]), **change})
+    with pytest.raises(HarnessError, match=rf"odd.npz: .*{message}"):
+        import_checkpoint(tmp_path / "odd.npz", VIT)
 
 
 def test_weights_of_another_resolution_get_their_position_embedding_resized(tmp_path: Path) -> None:

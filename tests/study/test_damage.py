@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.data.on_demand import open_or_pack
 from harness.errors import HarnessError
 from harness.study import collect
 from harness.study.commands import write_tables
@@ -163,13 +164,24 @@ def test_a_damaged_plan_is_an_error_that_names_the_field(folder: Path, change: d
         collect.read_plan(folder)
 
 
-def test_a_target_that_was_packed_anew_in_between_is_not_mixed_with_the_old_one(folder: Path) -> None:
+@pytest.mark.parametrize("here", [True, False])
+def test_a_target_that_was_packed_anew_in_between_is_not_mixed_with_the_old_one(
+    folder: Path, roots: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    """What counts are the images that lie here, were it of a single run; where none do, those of most runs."""
     plan = collect.read_plan(folder)
     whole = collect.collect(folder, plan).tables["transfer"]
-    for run, digest in ((plan["runs"][0], "0" * 64), (plan["runs"][-1], "1" * 64)):
-        path = next((folder / run["run_id"] / "transfer").glob("*.json"))
+    ids = [run["run_id"] for run in plan["runs"]]
+    old = ids[:-1] if here else ids[:1]
+    monkeypatch.setenv("HARNESS_DATA", str(roots / "data"))
+    digest = open_or_pack("digits").digest if here else "1" * 64
+    for run in ids:
+        path = next((folder / run / "transfer").glob("*.json"))
         content = json.loads(path.read_text())
-        path.write_text(json.dumps(content | {"target": {"digest": digest}}))
+        path.write_text(json.dumps(content | {"target": {"digest": "0" * 64 if run in old else digest}}))
     found = collect.collect(folder, plan)
-    assert len(found.tables["transfer"]) == len(whole) - len(content["rows"])
-    assert "of other images than the runs before it" in found.odd_folders[0]["problem"]
+    rows = found.tables["transfer"]
+    assert set(rows["run_id"]) == set(ids) - set(old)
+    assert len(rows) == len(whole) - len(content["rows"]) * len(old)
+    assert [item["folder"] for item in found.odd_folders] == sorted(old)
+    assert "of other images than" in found.odd_folders[0]["problem"]

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from harness.compose import compose
 from harness.models.build import build_model
+from harness.submission import is_complete, load_frozen
 from harness.transfer_command import split_overrides, target_config
 from tests.conftest import TINY_DATA, harness
 
@@ -55,8 +56,14 @@ def test_a_result_of_other_images_is_not_taken_for_one_of_these(
     content = json.loads(path.read_text())
     old = {"rows": None} if change is None else content | {"target": content["target"] | change}
     path.write_text(json.dumps(old))
+    frozen = load_frozen(run)
+    assert not is_complete(run, frozen.config_hash, frozen.transfer_id)  # `harness run` does it again as well
+    (run / "checkpoints").rename(run / "elsewhere")
+    assert is_complete(run, frozen.config_hash, frozen.transfer_id)  # it could not be done
+    (run / "elsewhere").rename(run / "checkpoints")
     done = harness("transfer", str(run), "transfer=digits")
     assert why in done.stdout
+    assert is_complete(run, frozen.config_hash, frozen.transfer_id)
     assert json.loads(path.read_text()) == content
     assert "evaluated again" not in harness("transfer", str(run), "transfer=digits").stdout
 
