@@ -84,5 +84,7 @@ def parse_pairs(text: str) -> list[list[str]]:
     pairs = [[name.strip() for name in part.split(":")] for part in text.split(",")]
     for pair in pairs:
         if len(pair) != 2 or not all(pair):
-            raise TableError(f"--pairs {':'.join(pair)}: not MODEL:MODEL")
+            raise TableError(f"--pairs {text}: {':'.join(pair) or 'nothing'!r} is not MODEL:MODEL")
+        if pair[0] == pair[1]:
+            raise TableError(f"--pairs {text}: {pair[0]} twice; two models are compared")
     return pairs

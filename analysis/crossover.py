@@ -63,6 +63,7 @@ class Crossover:
 
     where: str  # 'in range' | 'above the largest size' | 'below the smallest size' | 'not determined'
     size: Interval | None  # images; the bounds never leave the range of sizes: one at its end is open
+    reaches: float | None = None  # images: how far into the range the interval of one outside it comes, if it does
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,18 @@ class SignChange:
 
 def sign_change(comparison: Comparison) -> SignChange | None:
     """Where the mean gaps of the used sizes change sign; None where they do not, or do more than once."""
-    used = [gap for gap in comparison.used if gap.gap.value != 0]
-    found = [
+    found = sign_changes(comparison.used)
+    return found[0] if len(found) == 1 else None
+
+
+def sign_changes(gaps: list[Gap]) -> list[SignChange]:
+    """Every change of sign between neighbouring sizes, those of a gap of exactly zero left out."""
+    used = [gap for gap in gaps if gap.gap.value != 0]
+    return [
         SignChange(small.size, large.size, large.gap.value > 0)
         for small, large in itertools.pairwise(used)
         if (small.gap.value < 0) != (large.gap.value < 0)
     ]
-    return found[0] if len(found) == 1 else None
 
 
 def compare(scores: pd.DataFrame, first: str, second: str, rules: Rules) -> Comparison:
@@ -187,9 +193,10 @@ def find_crossover(slope: Interval, gaps: list[Gap], variance: float, quantile: 
 
     The gap need be no line over all sizes (the paper's saturates, Figure 4); within one step of size it is taken for
     one, which is all that is known there. The interval holds every size at which the confidence band of the
-    interpolated gap includes zero; a bound at an end of the range is open. The estimate is the zero of the means made
-    monotone in the slope's direction (isotonic regression). Outside the range no number is given, only the side; and
-    nothing at all unless the slope is clear of zero.
+    interpolated gap includes zero; a bound at an end of the range is open. The estimate is the zero of the means,
+    where they change sign in the slope's direction and no other, else of the means made monotone in that direction
+    (isotonic regression). Outside the range no number is given, only the side, and how far the interval comes into
+    the range; and nothing at all unless the slope is clear of zero.
 
     Args:
         gaps: the used sizes, ascending.
@@ -200,13 +207,21 @@ def find_crossover(slope: Interval, gaps: list[Gap], variance: float, quantile: 
     pairs = np.array([gap.pairs for gap in gaps], dtype=float)
     means = math.copysign(1.0, slope.value) * np.array([gap.gap.value for gap in gaps])  # now rising
     monotone = isotonic_regression(means, weights=pairs).x
+    near = sizes_near_zero(x, means, variance / pairs, quantile)
     if monotone[-1] < 0:
-        return Crossover("above the largest size", None)
+        return Crossover("above the largest size", None, 10 ** float(near.min()) if near.size else None)
     if monotone[0] > 0:
-        return Crossover("below the smallest size", None)
-    zero = float(np.interp(0.0, monotone, x))
-    near = np.append(sizes_near_zero(x, means, variance / pairs, quantile), zero)  # a band can be narrower than a place
+        return Crossover("below the smallest size", None, 10 ** float(near.max()) if near.size else None)
+    rising = means if len(sign_changes(gaps)) == 1 and np.all(means != 0) else monotone
+    zero = zero_between(x, rising)
+    near = np.append(near, zero)  # a band can be narrower than a place
     return Crossover("in range", Interval(10**zero, 10 ** float(near.min()), 10 ** float(near.max())))
+
+
+def zero_between(x: Floats, rising: Floats) -> float:
+    """Where values that change sign once, upwards, are zero, straight between neighbours."""
+    after = min(max(int(np.argmax(rising >= 0)), 1), len(x) - 1)  # the first that is not below zero
+    return float(np.interp(0.0, rising[after - 1 : after + 1], x[after - 1 : after + 1]))
 
 
 def sizes_near_zero(x: Floats, means: Floats, variances: Floats, quantile: float) -> Floats:

@@ -182,15 +182,27 @@ def check_rows(path: Path, runs: pd.DataFrame) -> None:
     twice = finished[finished["run_id"].duplicated()]
     if len(twice):
         raise TableError(f"{path}: column run_id: {twice['run_id'].iloc[0]} is there more than once; a run is a row")
+    check_one_set(path, finished)
     for name, least, what in (("subset_samples", 1, "images"), ("num_classes", 2, "classes")):
         values = finished[name].astype(float)
         wrong = values[(values < least) | (values % 1 != 0)]
         if len(wrong):
             raise TableError(f"{path}: column {name}: {wrong.iloc[0]:g} is no number of {what}")
     for name in ("exaflops_spent", "device_seconds_train"):
-        least_value = finished[name].astype(float).min() if name in finished.columns else 0.0
-        if least_value < 0:
-            raise TableError(f"{path}: column {name}: {least_value:g} is below zero")
+        values = finished[name].dropna().astype(float) if name in finished.columns else pd.Series(dtype=float)
+        wrong = values[(values < 0) | (values == float("inf"))]
+        if len(wrong):
+            raise TableError(f"{path}: column {name}: {wrong.iloc[0]:g} is no finite number from 0 on")
+
+
+def check_one_set(path: Path, finished: pd.DataFrame) -> None:
+    """Raise TableError where the same run is there on several data sets: their mean would be of neither."""
+    keys = ["model", "subset_samples", "seed", *finished.columns.intersection(["draw", "recipe"])]
+    if "dataset" not in finished.columns:
+        return
+    sets = finished.groupby(keys, dropna=False)["dataset"].agg(lambda column: sorted(set(column.dropna().map(str))))
+    for sizes in sets[sets.map(len) > 1]:
+        raise TableError(f"{path}: column dataset: runs of {' and '.join(sizes)} in one table; a table holds one study")
 
 
 def check_filled(path: Path, frame: pd.DataFrame, needed: tuple[str, ...], what: str = "rows") -> None:

@@ -9,7 +9,7 @@ interesting. Anything else is inconclusive, with what would decide it.
 import math
 from dataclasses import dataclass, fields
 
-from analysis.crossover import Comparison, Interval, Rules, compare, sign_change
+from analysis.crossover import Comparison, Interval, Rules, compare, sign_change, sign_changes
 from analysis.results import TableError, Tables, pairs_of, scores
 
 ROUNDING = 1e-9
@@ -93,10 +93,15 @@ def sentence(outcome: str, comparison: Comparison) -> str:
     where = comparison.crossover
     if where.size is not None:
         crossing = f"; crossover at {rough(where.size.value)} images ({bounds(comparison)})"
+        if (changes := len(sign_changes(used))) > 1:
+            crossing += f", but the gap changes sign {changes} times"
     elif where.where == "not determined":
         crossing = "; no crossover can be named"
-    else:
+    elif where.reaches is None:
         crossing = f"; the crossover lies {where.where}, outside what was measured"
+    else:
+        side = "or more" if where.where.startswith("above") else "or less"
+        crossing = f"; the estimate of the crossover lies {where.where}, its interval is {rough(where.reaches)} {side}"
     return f"{outcome.capitalize()}: {gaps}{crossing}."
 
 

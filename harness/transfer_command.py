@@ -99,10 +99,12 @@ def listed(name: str) -> list[str]:
     path = conf_dir() / "transfer" / "lists" / f"{name}.txt"
     path = path if path.is_file() else Path(name)
     try:
-        lines = [line.strip() for line in path.read_text().splitlines()]
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except OSError as error:
         raise ConfigError(f"transfer=@{name}: neither a list in conf/transfer/lists nor a file") from error
-    return [line for line in lines if line and not line.startswith("#")]
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"transfer=@{name}: not a text file in UTF-8") from error
+    return list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
 
 
 def target_config(name: str, options: list[str]) -> TransferConfig:

@@ -1,5 +1,6 @@
 """A trained network at another image size, or with another head: what transfer builds from a checkpoint."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -65,11 +66,11 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], what: str) -> nn.Modul
     """
     values, wanted = dict(tensors), model.state_dict()
     parts: Any = model
-    prefix = int(getattr(parts, "num_prefix_tokens", 0))
+    grid = tuple(parts.patch_embed.grid_size) if POSITIONS in wanted else (0, 0)
+    prefix = wanted[POSITIONS].shape[1] - math.prod(grid) if POSITIONS in wanted else 0  # a class token may have none
     if is_other_grid(values.get(POSITIONS), wanted.get(POSITIONS), prefix):
         old = square_grid(values[POSITIONS].shape[1] - prefix, what)
-        new = tuple(parts.patch_embed.grid_size)
-        values[POSITIONS] = resize_position_embedding(values[POSITIONS], old, new, prefix)
+        values[POSITIONS] = resize_position_embedding(values[POSITIONS], old, grid, prefix)
     problems = mismatches({name: tuple(tensor.shape) for name, tensor in wanted.items()}, values)
     if problems:
         raise HarnessError(f"{what}: the checkpoint is of another network: {problems}")

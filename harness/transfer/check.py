@@ -30,6 +30,8 @@ def check_transfer(cfg: TransferConfig) -> None:
         check_list("support_seeds", cfg.support_seeds, 0)
     if cfg.protocol == "finetune" and cfg.finetune is not None:
         check_finetune(cfg.finetune)
+    if not cfg.name or cfg.name.startswith(".") or "/" in cfg.name or "\\" in cfg.name:
+        raise ConfigError(f"transfer.name={cfg.name}: a name for files, without a path")
     check_metrics(cfg.metrics or ["top1"], cfg.real_labels)
 
 

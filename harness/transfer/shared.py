@@ -60,8 +60,11 @@ def shared(
 def pixel_digests(dataset: Dataset, split: str, image_size: int, channels: int) -> np.ndarray | None:
     """uint64 of each image's pixels as a network sees them, 0 for plain ones; None for a split over the cache limit."""
     path = cache_root() / "digests" / f"{dataset.name}-{split}-{image_size}px-{channels}ch-{dataset.digest[:16]}.bin"
+    kept = path.read_bytes() if path.exists() else b""
+    if len(kept) == dataset.splits[split].samples * 8:
+        return np.frombuffer(kept, np.uint64)
     if path.exists():
-        return np.frombuffer(path.read_bytes(), np.uint64)
+        print(f"warning: {path}: damaged; made again", flush=True)
     pixels = open_pixels(dataset, split, image_size, channels)
     if not isinstance(pixels, np.ndarray):
         return None

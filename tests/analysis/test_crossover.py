@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.crossover import Comparison, Rules, compare, paired_differences, pooled_variance
+from analysis.crossover import Comparison, Rules, compare, paired_differences, pooled_variance, sign_changes
 from analysis.overfitting import sentence
 from analysis.results import Tables, scores
 from analysis.verdict import bounds
+from analysis.verdict import sentence as words
 from tests.analysis.studies import linear_gap, runs_table
 
 RULES = Rules()
@@ -231,6 +232,42 @@ def test_seeds_that_hardly_differ_give_a_narrow_interval() -> None:
     assert size.value == pytest.approx(10 ** (3 + 9.13 / 11.3), rel=1e-6)
     assert size.low == pytest.approx(size.value, rel=0.01)
     assert size.high == pytest.approx(size.value, rel=0.01)
+
+
+def of_gaps(*gaps: float, noise: float = 0.3) -> Comparison:
+    """Gaps in points at 1,000, 10,000, … images, three seeds."""
+    sizes = [1000 * 10**step for step in range(len(gaps))]
+    values = {("resnet", size): [0.5, 0.5, 0.5] for size in sizes} | {
+        ("vit", size): [0.5 + (gap + shift * noise) / 100 for shift in (-1, 0, 1)]
+        for size, gap in zip(sizes, gaps, strict=True)
+    }
+    return compare(table(values, num_classes=100), "vit", "resnet", RULES)
+
+
+@pytest.mark.parametrize("gaps, zero", [((-6, 9, 1, 1.5), 3 + 6 / 15), ((-6, -8, 3, 1), 4 + 8 / 11)])
+def test_one_change_of_sign_is_where_the_measured_gaps_have_it(gaps: tuple[float, ...], zero: float) -> None:
+    size = of_gaps(*gaps).crossover.size
+    assert size is not None
+    assert size.value == pytest.approx(10**zero, rel=1e-6)
+    assert size.low < size.value < size.high
+
+
+def test_a_crossover_outside_says_how_far_its_interval_comes_in() -> None:
+    near, far = of_gaps(-9, -6, -3, -0.05), of_gaps(-9, -6, -3, -2)
+    assert near.crossover.where == far.crossover.where == "above the largest size"
+    assert near.crossover.reaches is not None
+    assert 600_000 < near.crossover.reaches < 1_000_000
+    assert far.crossover.reaches is None
+    first = of_gaps(0.05, 3, 5, 8).crossover
+    assert first.where == "below the smallest size"
+    assert first.reaches is not None
+    assert 1000 < first.reaches < 1500
+
+
+def test_several_changes_of_sign_are_counted() -> None:
+    assert len(sign_changes(of_gaps(-20, 5, 5, -2).used)) == 2
+    assert "but the gap changes sign 2 times" in words("trend only", of_gaps(-20, 5, 5, -2))
+    assert "its interval is" in words("trend only", of_gaps(-9, -6, -3, -0.05))
 
 
 def test_means_out_of_order_are_made_monotone_before_the_zero_is_taken() -> None:

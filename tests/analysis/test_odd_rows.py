@@ -39,7 +39,8 @@ def table(tmp_path: Path, changes: dict[str, Any], everywhere: bool = False) -> 
         ({"subset_samples": "1k"}, "column subset_samples: cannot be read as numbers"),
         ({"run_id": "vit-1000-s1"}, "column run_id: vit-1000-s1 is there more than once"),
         ({"state": "Finished"}, "column state: 'Finished'; runs that count are 'finished'"),
-        ({"exaflops_spent": -1}, "column exaflops_spent: -1 is below zero"),
+        ({"exaflops_spent": -1}, "column exaflops_spent: -1 is no finite number from 0 on"),
+        ({"exaflops_spent": float("inf")}, "column exaflops_spent: inf is no finite number from 0 on"),
     ],
 )
 def test_a_row_that_nothing_can_use_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -47,6 +48,14 @@ def test_a_row_that_nothing_can_use_is_refused_by_name(tmp_path: Path, changes: 
         load(table(tmp_path, changes))
     assert "mine" in str(caught.value)
     assert message in str(caught.value)
+
+
+def test_runs_of_two_sets_are_not_averaged(tmp_path: Path) -> None:
+    runs = runs_table(linear_gap(6.0, 10_000))
+    other = runs.assign(run_id="other-" + runs["run_id"], dataset="fashion")
+    pd.concat([runs.assign(dataset="glyphs"), other]).to_csv(tmp_path / "both.csv", index=False)
+    with pytest.raises(TableError, match="column dataset: runs of fashion and glyphs in one table"):
+        load(tmp_path / "both.csv")
 
 
 def test_a_row_of_an_unfinished_run_may_be_incomplete(tmp_path: Path) -> None:

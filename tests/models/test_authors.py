@@ -320,6 +320,13 @@ def test_weights_of_another_resolution_get_their_position_embedding_resized(tmp_
     assert network(found, 48)(torch.zeros(1, 3, 48, 48)).shape == (1, CLASSES)
 
 
+def test_position_embeddings_without_one_for_the_class_token_are_resized(tmp_path: Path) -> None:
+    config = ModelConfig("deit3_small_patch16_224", "timm", 64, timm=True)
+    save_file(build_model(config, 5, 3).state_dict(), tmp_path / "deit3.safetensors")
+    found = import_checkpoint(tmp_path / "deit3.safetensors", replace(config, image_size=96))
+    assert network(found, 96)(torch.zeros(1, 3, 96, 96)).shape == (1, 5)
+
+
 @pytest.mark.parametrize("name", ["resnet10t", "convnext_atto", "mobilenetv3_small_050"])
 def test_timm_safetensors_and_ours(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

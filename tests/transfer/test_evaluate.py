@@ -15,6 +15,7 @@ from harness.data.manifest import Dataset
 from harness.data.on_demand import open_or_pack
 from harness.errors import ConfigError, DatasetError
 from harness.models.build import build_model, pre_logits
+from harness.paths import cache_root
 from harness.train.evaluate import to_input
 from harness.transfer.check import check_transfer
 from harness.transfer.evaluate import evaluate_target, transfer_rows
@@ -139,6 +140,10 @@ def test_a_target_that_shares_images_is_refused(digits: Dataset, tiny: Dataset) 
     with pytest.raises(DatasetError, match=r"digits shares images .* in train, .* in test"):
         refuse_shared(digits, digits, 16, 1, "refuse")
     refuse_shared(digits, digits, 16, 1, "train")  # its test images are in no split that training saw
+    kept = next((cache_root() / "digests").glob("digits-train-*.bin"))
+    kept.write_bytes(kept.read_bytes()[:8])  # damaged: images that are shared would pass
+    with pytest.raises(DatasetError, match=r"digits shares images .* in train, .* in test"):
+        refuse_shared(digits, digits, 16, 1, "refuse")
 
 
 def test_shared_images_are_found_by_pixels_where_their_origins_differ(tiny: Dataset, tmp_path: Path) -> None:

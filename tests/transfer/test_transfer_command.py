@@ -1,6 +1,7 @@
 """`harness transfer` as a user gives it: on a study's runs, on one run, on a checkpoint from elsewhere."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,9 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.compose import compose
+from harness.errors import ConfigError
 from harness.models.build import build_model
 from harness.submission import is_complete, load_frozen
-from harness.transfer_command import split_overrides, target_config
+from harness.transfer.check import check_transfer
+from harness.transfer_command import listed, split_overrides, target_config
 from tests.conftest import TINY_DATA, harness
 
 WORDS = ["recipe.samples_seen=640", "recipe.batch_size=32", "recipe.evaluations=2", "subset=100"]
@@ -107,6 +110,21 @@ def test_a_checkpoint_from_elsewhere_gets_the_same_rows(run: Path, tmp_path: Pat
     assert done.returncode == 2
     assert "missing: cls_token" in done.stderr
     assert "left over: " in done.stderr
+
+
+def test_a_list_of_targets_is_text_each_once(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_bytes(b"\xef\xbb\xbfdigits\n# these\nmnist\ndigits\n")
+    assert listed(str(path)) == ["digits", "mnist"]
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"mine.txt: not a text file in UTF-8"):
+        listed(str(path))
+
+
+@pytest.mark.parametrize("name", ["", "../x", ".x", "a\\b"])
+def test_a_target_is_called_by_a_name(name: str) -> None:
+    with pytest.raises(ConfigError, match="a name for files, without a path"):
+        check_transfer(replace(compose(["transfer=digits"]).transfer, name=name))
 
 
 @pytest.mark.parametrize(
