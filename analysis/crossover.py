@@ -19,7 +19,7 @@ from scipy.special import stdtrit
 Floats = NDArray[np.float64]
 POINTS = 100.0  # percentage points in a fraction of 1
 NO_VARIANCE = 1e-12  # points squared; one image in 100 million moves a difference by more than its root
-BAND_POINTS = 1001  # between two sizes
+NEAR_ZERO = 1e-9  # points; means that are zero differ from it by rounding
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def sign_change(comparison: Comparison) -> SignChange | None:
 
 def sign_changes(gaps: list[Gap]) -> list[SignChange]:
     """Every change of sign between neighbouring sizes, those of a gap of exactly zero left out."""
-    used = [gap for gap in gaps if gap.gap.value != 0]
+    used = [gap for gap in gaps if abs(gap.gap.value) > NEAR_ZERO]
     return [
         SignChange(small.size, large.size, large.gap.value > 0)
         for small, large in itertools.pairwise(used)
@@ -194,38 +194,66 @@ def find_crossover(slope: Interval, gaps: list[Gap], variance: float, quantile: 
     The gap need be no line over all sizes (the paper's saturates, Figure 4); within one step of size it is taken for
     one, which is all that is known there. The interval holds every size at which the confidence band of the
     interpolated gap includes zero; a bound at an end of the range is open. The estimate is the zero of the means,
-    where they change sign in the slope's direction and no other, else of the means made monotone in that direction
+    where they change sign in the gap's direction and no other, else of the means made monotone in that direction
     (isotonic regression). Outside the range no number is given, only the side, and how far the interval comes into
-    the range; and nothing at all unless the slope is clear of zero.
+    the range; and nothing at all unless the gap has a direction.
 
     Args:
         gaps: the used sizes, ascending.
     """
-    if not slope.known or slope.low <= 0 <= slope.high:
+    direction = direction_of(slope, gaps)
+    if direction == 0:
         return Crossover("not determined", None)
     x = np.log10([gap.size for gap in gaps])
     pairs = np.array([gap.pairs for gap in gaps], dtype=float)
-    means = math.copysign(1.0, slope.value) * np.array([gap.gap.value for gap in gaps])  # now rising
+    means = direction * np.array([gap.gap.value for gap in gaps])  # now rising
     monotone = isotonic_regression(means, weights=pairs).x
     near = sizes_near_zero(x, means, variance / pairs, quantile)
-    if monotone[-1] < 0:
+    if monotone[-1] < -NEAR_ZERO:
         return Crossover("above the largest size", None, 10 ** float(near.min()) if near.size else None)
-    if monotone[0] > 0:
+    if monotone[0] > NEAR_ZERO:
         return Crossover("below the smallest size", None, 10 ** float(near.max()) if near.size else None)
-    rising = means if len(sign_changes(gaps)) == 1 and np.all(means != 0) else monotone
+    rising = means if len(sign_changes(gaps)) == 1 and np.all(np.abs(means) > NEAR_ZERO) else monotone
     zero = zero_between(x, rising)
-    near = np.append(near, zero)  # a band can be narrower than a place
+    near = np.append(near, zero)  # of means made monotone, it can lie outside
     return Crossover("in range", Interval(10**zero, 10 ** float(near.min()), 10 ** float(near.max())))
 
 
+def direction_of(slope: Interval, gaps: list[Gap]) -> int:
+    """1 where the gap rises with size, -1 where it falls, 0 where neither is clear.
+
+    The gaps of the smallest and the largest size decide where both are clear of zero on opposite sides: a gap that
+    rises at once and falls again slowly has a line that falls. Else the slope of the line does.
+    """
+    if not gaps or not slope.known:
+        return 0
+    first, last = gaps[0].gap, gaps[-1].gap
+    if first.high < 0 < last.low:
+        return 1
+    if last.high < 0 < first.low:
+        return -1
+    return int(slope.low > 0) - int(slope.high < 0)
+
+
 def zero_between(x: Floats, rising: Floats) -> float:
-    """Where values that change sign once, upwards, are zero, straight between neighbours."""
-    after = min(max(int(np.argmax(rising >= 0)), 1), len(x) - 1)  # the first that is not below zero
+    """Where values that change sign once, upwards, are zero, straight between neighbours; the middle of a flat zero."""
+    flat = x[np.abs(rising) <= NEAR_ZERO]
+    if flat.size:
+        return float(flat[0] + flat[-1]) / 2
+    after = int(np.argmax(rising > 0))
     return float(np.interp(0.0, rising[after - 1 : after + 1], x[after - 1 : after + 1]))
 
 
 def sizes_near_zero(x: Floats, means: Floats, variances: Floats, quantile: float) -> Floats:
-    """Of BAND_POINTS places between every two x, those at which the band of the interpolated means includes zero."""
-    places = np.concatenate([np.linspace(left, right, BAND_POINTS) for left, right in itertools.pairwise(x)])
-    weights = np.array([np.interp(places, x, row) for row in np.eye(len(x))])  # (sizes, places)
-    return places[np.abs(means @ weights) <= quantile * np.sqrt(variances @ weights**2)]
+    """The ends of every stretch of x in which the band of the interpolated means includes zero.
+
+    Between two sizes, a share t of the way, that is (m + t d)^2 <= q^2 (v (1 - t)^2 + w t^2).
+    """
+    found = []
+    for i, j in itertools.pairwise(range(len(x))):
+        m, d, v, w = means[i], means[j] - means[i], quantile**2 * variances[i], quantile**2 * variances[j]
+        roots = np.roots([d * d - v - w, 2 * (m * d + v), m * m - v])
+        shares = [root.real for root in roots if root.imag == 0 and 0 <= root.real <= 1]
+        shares += [end for end, mean, wide in ((0.0, m, v), (1.0, means[j], w)) if mean * mean <= wide]
+        found += [x[i] + share * (x[j] - x[i]) for share in shares]
+    return np.array(found)

@@ -67,9 +67,9 @@ def larger_first(means: pd.DataFrame, one: str, two: str) -> tuple[str, str] | N
     """The two with the larger first; None for models of one size."""
     for measure in means.columns:  # NaN compares as False
         first, second = float(means[measure][one]), float(means[measure][two])
-        if first > MIN_TIMES_LARGER * second:
+        if first >= MIN_TIMES_LARGER * second:
             return one, two
-        if second > MIN_TIMES_LARGER * first:
+        if second >= MIN_TIMES_LARGER * first:
             return two, one
     return None
 
@@ -78,13 +78,14 @@ def sentence(comparison: Comparison) -> str:
     """Below which size the larger model does worse."""
     first, second, where = comparison.first, comparison.second, comparison.crossover
     worse = [gap.size for gap in comparison.gaps if gap.gap.value < 0]
-    if where.size is not None and comparison.slope.value > 0:
-        return f"{first} does worse than {second} below {rough(where.size.value)} images ({bounds(comparison)})."
+    if where.size is not None:
+        side = "below" if comparison.used[0].gap.value < comparison.used[-1].gap.value else "above"
+        return f"{first} does worse than {second} {side} {rough(where.size.value)} images ({bounds(comparison)})."
     bracket = sign_change(comparison)
-    if bracket and bracket.upwards:
+    if bracket:
+        worst, best = (bracket.below, bracket.above) if bracket.upwards else (bracket.above, bracket.below)
         return (
-            f"{first} does worse than {second} at {bracket.below:,} images and better at {bracket.above:,} "
-            "(as measured; no interval)."
+            f"{first} does worse than {second} at {worst:,} images and better at {best:,} (as measured; no interval)."
         )
     if not worse:
         return f"{first} does no worse than {second} at any size measured."

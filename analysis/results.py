@@ -76,6 +76,9 @@ def load(folder: Path) -> Tables:
     )
 
 
+STUDY_LISTS = {"odd_folders": {"folder", "problem"}, "skipped_sizes": {"subset", "reason"}}  # in study.json
+
+
 def read_study(path: Path) -> dict[str, Any]:
     """study.json. Raises TableError for one that is damaged, or whose pairs are no pairs."""
     try:
@@ -84,17 +87,38 @@ def read_study(path: Path) -> dict[str, Any]:
         raise TableError(f"{path}: cannot be read ({error}); without it the tables are still analysed") from error
     if not isinstance(study, dict):
         raise TableError(f"{path}: no JSON object")
-    for name in ("rules", "planned", "environment", "environment_differs"):
-        if not isinstance(study.get(name) or {}, dict):
-            raise TableError(f"{path}: {name}: {study[name]!r} is no object")
-    for name in ("rules", "planned"):
-        for key, value in (study.get(name) or {}).items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TableError(f"{path}: {name}.{key}: {value!r} is no number")
-    pairs = study.get("pairs") or []
-    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-        raise TableError(f'{path}: pairs: {pairs!r}; write [["ViT-B/32", "ResNet50x1"]]')
+    study = {name: value for name, value in study.items() if value is not None}
+    if wrong := study_problem(study):
+        raise TableError(f"{path}: {wrong}")
     return study
+
+
+def study_problem(study: dict[str, Any]) -> str:
+    """The first value of a wrong kind, as the rest of a message; '' where all is well."""
+    for name in ("rules", "planned", "environment", "environment_differs"):
+        if not isinstance(study.get(name, {}), dict):
+            return f"{name}: {study[name]!r} is no object"
+    for name in ("rules", "planned"):
+        for key, value in study.get(name, {}).items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return f"{name}.{key}: {value!r} is no number"
+    if not isinstance(study.get("environment", {}).get("packages") or {}, dict):
+        return "environment.packages: no object"
+    if not all(isinstance(values, list) for values in study.get("environment_differs", {}).values()):
+        return "environment_differs: no object of lists"
+    for name, keys in STUDY_LISTS.items():
+        items = study.get(name, [])
+        if not isinstance(items, list) or not all(isinstance(item, dict) and keys <= set(item) for item in items):
+            return f"{name}: no list of objects with {' and '.join(sorted(keys))}"
+    pairs, ids = study.get("pairs", []), study.get("transfer_ids", [])
+    if not isinstance(pairs, list) or not all(is_texts(pair) and len(pair) == 2 for pair in pairs):
+        return f'pairs: {pairs!r}; write [["ViT-B/32", "ResNet50x1"]]'
+    return "" if is_texts(ids) else f"transfer_ids: {ids!r} is no list of names"
+
+
+def is_texts(value: object) -> bool:
+    """Whether it is a list of strings."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def load_file(path: Path) -> Tables:

@@ -2,7 +2,7 @@
 
 Reproduced: the gap ViT - ResNet is below zero at the smallest used size and above zero at the largest, both
 intervals clear of zero. Trend only: its slope against log size is clear above zero, without such a change of sign.
-Not reproduced: the slope is not above zero, and its interval excludes the smallest slope that the study calls
+Not reproduced: the slope is not clear above zero, and its interval excludes the smallest slope that the study calls
 interesting. Anything else is inconclusive, with what would decide it.
 """
 
@@ -36,7 +36,14 @@ def rules_of(study: dict[str, object]) -> Rules:
     unknown = [name for name in given if name not in known]
     if unknown:
         raise TableError(f"study.json: rules.{unknown[0]} is no rule; there are {', '.join(known)}")
-    return Rules(**given)
+    rules = Rules(**given)
+    if not 0 < rules.confidence < 1:
+        raise TableError(f"study.json: rules.confidence: {rules.confidence}; between 0 and 1")
+    for name in known:
+        value = getattr(rules, name)
+        if not (math.isfinite(value) and value >= 0):
+            raise TableError(f"study.json: rules.{name}: {value} is no finite number from 0 on")
+    return rules
 
 
 def judge_all(tables: Tables) -> list[Verdict]:

@@ -264,6 +264,27 @@ def test_a_crossover_outside_says_how_far_its_interval_comes_in() -> None:
     assert 1000 < first.reaches < 1500
 
 
+def test_the_first_and_the_last_gap_give_the_direction_where_they_are_clear() -> None:
+    """The line through a gap that rises at once and falls again falls, and would see no crossover."""
+    peaked = of_gaps(-1, 8, 6, 4, 2, 2)
+    assert peaked.slope.value < 0
+    assert peaked.crossover.size is not None
+    assert peaked.crossover.size.value == pytest.approx(10 ** (3 + 1 / 9), rel=1e-6)
+    reverse = of_gaps(1, -8, -6, -4, -2, -2)
+    assert reverse.crossover.size is not None
+    assert reverse.crossover.size.value == pytest.approx(peaked.crossover.size.value)
+    assert sentence(peaked).startswith("vit does worse than resnet below 1,300 images")
+    assert sentence(reverse).startswith("vit does worse than resnet above 1,300 images")
+
+
+def test_the_middle_of_a_flat_zero_is_the_crossover() -> None:
+    size = of_gaps(-2, 0, 0, 0, 2).crossover.size
+    assert size is not None
+    assert size.value == pytest.approx(100_000)
+    assert size.low < 10_000
+    assert size.high > 1_000_000
+
+
 def test_several_changes_of_sign_are_counted() -> None:
     assert len(sign_changes(of_gaps(-20, 5, 5, -2).used)) == 2
     assert "but the gap changes sign 2 times" in words("trend only", of_gaps(-20, 5, 5, -2))

@@ -101,6 +101,12 @@ DAMAGED = (
     '{"planned": {"exaflops": null}}',
     '{"rules": {"confidence": "high"}}',
     '{"environment": "a laptop"}',
+    '{"environment": {"packages": [1]}}',
+    '{"environment_differs": {"a": 5}}',
+    '{"pairs": [["a", 3]]}',
+    '{"odd_folders": ["x"]}',
+    '{"skipped_sizes": [{"a": 1}]}',
+    '{"transfer_ids": 5}',
 )
 
 
@@ -169,6 +175,14 @@ def test_blanks_in_pairs_are_no_names() -> None:
     assert parse_pairs("A:B, C : D") == [["A", "B"], ["C", "D"]]
 
 
+@pytest.mark.parametrize("rule", ['"confidence": 95', '"confidence": NaN', '"min_times_chance": -1'])
+def test_a_rule_that_can_decide_nothing_is_refused(tmp_path: Path, rule: str) -> None:
+    table(tmp_path, {}).rename(tmp_path / "runs.csv")
+    (tmp_path / "study.json").write_text(f'{{"rules": {{{rule}}}, "pairs": null}}')
+    with pytest.raises(TableError, match=r"rules\."):
+        analyse(load(tmp_path))
+
+
 def test_a_rule_that_there_is_not_is_named(tmp_path: Path) -> None:
     table(tmp_path, {}).rename(tmp_path / "runs.csv")
     (tmp_path / "study.json").write_text('{"rules": {"confidance": 0.9}}')
@@ -182,6 +196,7 @@ def test_a_larger_model_is_larger_in_parameters_or_else_in_macs() -> None:
     )
     assert larger_first(means, "a", "b") == ("b", "a")
     assert larger_first(means, "a", "c") == ("c", "a")
+    assert larger_first(means.assign(parameters=[100.0, 120, 130]), "a", "b") == ("b", "a")  # a fifth or more
     assert larger_first(means.assign(forward_macs_per_image=float("nan")), "a", "b") is None
 
 
