@@ -65,12 +65,14 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], what: str) -> nn.Modul
     Raises HarnessError naming the tensors that are missing, left over or of another shape.
     """
     values, wanted = dict(tensors), model.state_dict()
-    parts: Any = model
-    grid = tuple(parts.patch_embed.grid_size) if POSITIONS in wanted else (0, 0)
-    prefix = wanted[POSITIONS].shape[1] - math.prod(grid) if POSITIONS in wanted else 0  # a class token may have none
-    if is_other_grid(values.get(POSITIONS), wanted.get(POSITIONS), prefix):
-        old = square_grid(values[POSITIONS].shape[1] - prefix, what)
-        values[POSITIONS] = resize_position_embedding(values[POSITIONS], old, grid, prefix)
+    found, own = values.get(POSITIONS), wanted.get(POSITIONS)
+    if found is not None and own is not None and are_of_two_grids(found, own):
+        parts: Any = model
+        grid = tuple(parts.patch_embed.grid_size)
+        prefix = own.shape[1] - math.prod(grid)  # the class token may have no position embedding
+        if found.shape[1] > prefix:
+            old = square_grid(found.shape[1] - prefix, what)
+            values[POSITIONS] = resize_position_embedding(found, old, grid, prefix)
     problems = mismatches({name: tuple(tensor.shape) for name, tensor in wanted.items()}, values)
     if problems:
         raise HarnessError(f"{what}: the checkpoint is of another network: {problems}")
@@ -79,11 +81,9 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], what: str) -> nn.Modul
     return model
 
 
-def is_other_grid(found: Tensor | None, wanted: Tensor | None, prefix: int) -> bool:
-    """Whether position embeddings (1, prefix + patches, D) are there for another number of patches."""
-    if found is None or wanted is None or found.ndim != 3:
-        return False
-    return len(found) == 1 and prefix < found.shape[1] != wanted.shape[1] and found.shape[2] == wanted.shape[2]
+def are_of_two_grids(one: Tensor, other: Tensor) -> bool:
+    """Whether position embeddings (1, tokens, D) differ in the number of tokens and in nothing else."""
+    return one.ndim == other.ndim == 3 and one.shape[::2] == other.shape[::2] and one.shape[1] != other.shape[1]
 
 
 def mismatches(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor]) -> str:
