@@ -1,10 +1,12 @@
 """A tiny study as it ends when nothing happens to it: what disturbed ones are compared with."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from filelock import FileLock
 
 from harness.results_schema import RUNS
 from tests.conftest import ROOT, STUDY, TINY_DATA, harness
@@ -38,17 +40,18 @@ def run_folders(runs: Path) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def undisturbed(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, pd.DataFrame]:
-    """Tables of the tiny study as it ends when nothing happens to it."""
-    place = tmp_path_factory.mktemp("undisturbed")
-    study = place / "tinystudy.yaml"
-    study.write_text(STUDY.format(data=", ".join(TINY_DATA[1:]), samples=1600))
-    patch = pytest.MonkeyPatch()
-    patch.setenv("HARNESS_DATA", str(data_folder))
-    patch.setenv("HARNESS_RUNS", str(place / "runs"))
-    patch.setenv("PYTHONPATH", str(ROOT))
-    try:
-        done = harness("run", str(study))
-        assert "8 runs finished now, 0 before, 0 failed" in done.stdout
-        return tables(study, place / "out")
-    finally:
-        patch.undo()
+    """Tables of the tiny study as it ends when nothing happens to it; trained once for all of pytest's processes."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "undisturbed"
+    place.mkdir(exist_ok=True)
+    with FileLock(place / "lock"):
+        study = place / "tinystudy.yaml"
+        study.write_text(STUDY.format(data=", ".join(TINY_DATA[1:]), samples=1600))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HARNESS_DATA", str(data_folder))
+            patch.setenv("HARNESS_RUNS", str(place / "runs"))
+            patch.setenv("PYTHONPATH", str(ROOT))
+            harness("run", str(study))
+            found = tables(study, place / "out")
+    assert found["runs"]["state"].tolist() == ["finished"] * 8
+    return found

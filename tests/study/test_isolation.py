@@ -26,7 +26,7 @@ recipe: pocket
 transfer: digits
 overrides: [data=glyphs, {data}, recipe.evaluations=1, recipe.train_eval_samples=100]
 cells:
-  - {{model: [vit_pocket], subset: ["100"], seed: [0], overrides: [recipe.samples_seen=900k, recipe.batch_size=300000]}}
+  - {{model: [vit_pocket], subset: ["100"], seed: [0], overrides: [recipe.samples_seen=180k, recipe.batch_size=60000]}}
   - model: [resnet_pocket]
     subset: ["100"]
     seed: [0, 1]
@@ -62,7 +62,7 @@ def small_memory_group() -> Iterator[Callable[[], None]]:
 @contextlib.contextmanager
 def small_address_space() -> Iterator[Callable[[], None]]:
     """A limit that makes allocations fail, as where memory is not given out beyond what there is."""
-    yield lambda: resource.setrlimit(resource.RLIMIT_AS, (8_000_000_000, 8_000_000_000))
+    yield lambda: resource.setrlimit(resource.RLIMIT_AS, (5_500_000_000, 5_500_000_000))
 
 
 def void(_: object) -> None:

@@ -9,7 +9,7 @@ from harness.run_folder import read_result, read_status
 from tests.conftest import harness, start_harness
 from tests.study.conftest import run_folders
 
-WORDS = ["model=vit_pocket", "subset=100", "seed=0", "launcher.processes=2", "recipe.samples_seen=16k"]
+WORDS = ["model=vit_pocket", "subset=100", "seed=0", "launcher.processes=2", "recipe.samples_seen=8k"]
 
 
 def midway(runs: Path, attempt: int) -> Path:
@@ -52,4 +52,4 @@ def test_ranks_told_to_stop_go_on_and_a_killed_rank_fails_its_run(roots: Path, s
     result = read_result(folder)
     assert result is not None
     assert result["device_count"] == 2
-    assert result["samples_seen"] == 16_000
+    assert result["samples_seen"] == 8_000
