@@ -25,7 +25,7 @@ from harness.run_folder import read_json, write_json
 from harness.train import checkpoint
 from harness.train.divergence import DivergedError
 from harness.train.loop import TrainJob, best_path, train
-from harness.transfer.features import labels_of, outputs
+from harness.transfer.features import check_finite, labels_of, outputs
 from harness.transfer.metrics import measure
 from harness.transfer.subject import Subject
 
@@ -113,6 +113,7 @@ class Tuning:
         checkpoint.load_model(job.model, checkpoint.load(best_path(folder))[0])  # with averaged weights where wished
         job.model.eval()
         logits = outputs(lambda images: job.model(images), self.target, "test", self.subject.setting(self.image_size))
+        check_finite(logits, self.subject.config.name, self.target, "test")
         values = measure(self.metrics, logits, labels_of(self.target, "test"), real)
         return [(name, float(value)) for name, value in self.keep(folder, {"test": values})["test"]]
 

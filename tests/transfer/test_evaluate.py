@@ -13,10 +13,11 @@ from harness.config import TransferConfig
 from harness.data.joined import dev_window
 from harness.data.manifest import Dataset
 from harness.data.on_demand import open_or_pack
-from harness.errors import ConfigError, DatasetError
+from harness.errors import ConfigError, DatasetError, HarnessError
 from harness.models.build import build_model, pre_logits
 from harness.paths import cache_root
 from harness.train.evaluate import to_input
+from harness.transfer import features
 from harness.transfer.check import check_transfer
 from harness.transfer.evaluate import evaluate_target, transfer_rows
 from harness.transfer.features import Features, Setting, cache_path, cached_features, extract
@@ -76,6 +77,21 @@ def test_a_damaged_cache_file_is_made_again(
     np.testing.assert_array_equal(first.features, again.features)
     assert "extracted again" in capsys.readouterr().out
     assert path.read_bytes() != bytes(data)
+
+
+def test_features_that_are_not_finite_are_no_result(
+    digits: Dataset, network: nn.Module, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finite weights, too large; before and after features were kept by a version that did not look."""
+    config, message = compose(["model=vit_pocket"]).model, r"vit_pocket: .* 898 of 898 images of digits's test split"
+    with torch.no_grad():
+        network.patch_embed.proj.weight.fill_(1e30)  # type: ignore[union-attr, operator]
+    with pytest.raises(HarnessError, match=message):
+        cached_features(network, config, digits, "test", setting)
+    assert not cache_path(network, config, digits, "test", setting).exists()
+    monkeypatch.setattr(features, "load_cached", lambda path: np.full((898, 3), np.inf, np.float32))
+    with pytest.raises(HarnessError, match=message):
+        cached_features(network, config, digits, "test", setting)
 
 
 def test_the_cache_knows_what_features_depend_on(digits: Dataset, network: nn.Module, setting: Setting) -> None:
