@@ -156,7 +156,7 @@ def check_finite(found: np.ndarray, network: str, dataset: Dataset, split: str) 
     if bad:
         raise HarnessError(
             f"{network}: what it makes of {bad:,} of {len(found):,} images of {dataset.name}'s {split} split is not "
-            "finite. Its weights are too large, or its checkpoint is damaged or that of another network: see model= and "
+            "finite. Its weights are too large, or its checkpoint is damaged or another network's: see model= and "
             "checkpoint=; with precision=bf16, try fp32"
         )
 
