@@ -36,6 +36,7 @@ from harness.paths import data_root
 from harness.results_schema import EXAFLOPS_PER_TPU_V3_CORE_DAY, SCHEMA_VERSION
 from harness.run_folder import missing_columns, read_result, read_status, write_json, write_status
 from harness.run_lock import lock
+from harness.stored_transfer import why_again
 from harness.submission import (
     EXIT_BUSY,
     EXIT_DISK_FULL,
@@ -55,7 +56,6 @@ from harness.train.progress_line import ProgressLine
 from harness.train.stochastic_depth import set_stochastic_depth
 from harness.train.tracker import start_tracker
 from harness.transfer.evaluate import evaluate_target
-from harness.transfer.stored import why_again
 from harness.transfer.subject import Subject
 
 

@@ -15,7 +15,7 @@ from harness.config import TrainConfig
 from harness.errors import ConfigError, HarnessError
 from harness.run_folder import read_result, read_status, write_atomic, write_status
 from harness.run_lock import EXIT_BUSY as EXIT_BUSY
-from harness.transfer.stored import why_again
+from harness.stored_transfer import why_again
 
 EXIT_FAILED = 1
 EXIT_DISK_FULL = 74  # failed, and there was no room to say so in status.json

@@ -35,6 +35,7 @@ from harness.models.precision import resolve as resolve_precision
 from harness.paths import conf_dir, data_root, has_option, runs_root
 from harness.run_folder import read_json, read_result, write_json
 from harness.run_lock import lock
+from harness.stored_transfer import damage, why_again
 from harness.study import plan as planning
 from harness.submission import EXIT_REQUEUE, load_frozen, transfer_file
 from harness.train import checkpoint
@@ -42,7 +43,6 @@ from harness.train.distributed import ALONE, Ranks, joined
 from harness.train.loop import StoppedError, best_path
 from harness.transfer.check import check_transfer
 from harness.transfer.metrics import average_5
-from harness.transfer.stored import why_again
 from harness.transfer.subject import Subject
 
 
@@ -290,17 +290,14 @@ def imported_subject(found: Imported, config: TrainConfig, precision: str, atten
 def show(folder: Path, configs: list[TransferConfig]) -> None:
     """One line a target, features, shots and metric: mean, deviation over seeds; and the average of Table 6.
 
-    Raises HarnessError for a file that is not of this program.
+    A file that is damaged still was not evaluated again, which has been said.
     """
     averages: dict[tuple[str, int], dict[tuple[str, str], float]] = {}
     for path in (transfer_file(folder, transfer_id(config)) for config in configs):
         content = read_json(path)
-        if content is None:
+        if content is None or damage(content):
             continue
-        try:
-            lines, values = shown(folder.name, content)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HarnessError(f"{path}: damaged; delete it, and the same command evaluates again") from error
+        lines, values = shown(folder.name, content)
         print("\n".join(lines))
         for (protocol, shots, target, metric), value in values.items():
             averages.setdefault((protocol, shots), {})[target, metric] = value

@@ -3,6 +3,8 @@
 A view: the shards stay where they are, and one index file that names both splits' rows is written to the user's cache.
 """
 
+import hashlib
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +22,10 @@ def full_training_split(dataset: Dataset) -> Dataset:
     """The set with `train` = train, then val, where it has a validation split; itself otherwise."""
     if "val" not in dataset.splits:
         return dataset
-    folder = cache_root() / "joined" / f"{dataset.name}-{dataset.digest[:16]}"
     train, val = dataset.splits["train"], dataset.splits["val"]
+    bytes_of = [shard["sha256"] for shard in (*train.shards, *val.shards)]  # packed anew, equal images lie elsewhere
+    name = hashlib.sha256(json.dumps([dataset.digest, train.samples, bytes_of]).encode()).hexdigest()
+    folder = cache_root() / "joined" / f"{dataset.name}-{name[:16]}"
     shards = [in_place(dataset, shard) for shard in (*train.shards, *val.shards)]
     counts = [one + other for one, other in zip(train.class_counts, val.class_counts, strict=True)]
     joined = replace(dataset, folder=folder, splits={"train": Split(train.samples + val.samples, shards, counts)})
@@ -48,9 +52,17 @@ def dev_window(dataset: Dataset, share: str) -> tuple[Window, np.ndarray]:
     Dev is the set's validation split where it has one, else the last `share` of its training images, which are in
     random order.
     """
-    train = dataset.splits["train"].samples
-    dev = dataset.splits["val"].samples if "val" in dataset.splits else parse_size(share, train)
-    if "val" not in dataset.splits and dev > train // 2:
-        raise ConfigError(f"transfer.finetune.dev_split={share}: more than half of {train:,} training images")
+    dev = dataset.splits["val"].samples if "val" in dataset.splits else dev_size(share, dataset.splits["train"].samples)
     total = full_training_split(dataset).splits["train"].samples
     return window(total, total - dev, 0), np.arange(total - dev, total)
+
+
+def dev_size(share: str, samples: int) -> int:
+    """How many of the training images are left out for dev; at least one, at most half. Raises ConfigError."""
+    try:
+        size = parse_size(share, samples)
+    except ConfigError as error:
+        raise ConfigError(f"transfer.finetune.dev_split={share}: {error}") from error
+    if size > samples // 2:
+        raise ConfigError(f"transfer.finetune.dev_split={share}: more than half of {samples:,} training images")
+    return size

@@ -56,8 +56,11 @@ def cached_features(model: nn.Module, config: ModelConfig, dataset: Dataset, spl
     if setting.ranks.any(found is not None):
         shape = setting.ranks.sum(torch.tensor(found.shape if found is not None else (0, 0)))
         values = torch.from_numpy(found) if found is not None else torch.zeros(*shape.tolist())
-        return Features(setting.ranks.sum(values).numpy(), labels_of(dataset, split))
+        whole = setting.ranks.sum(values).numpy()
+        check_finite(whole, config.name, dataset, split)  # the first versions kept any
+        return Features(whole, labels_of(dataset, split))
     features = extract(model, dataset, split, setting)
+    check_finite(features.features, config.name, dataset, split)
     if setting.ranks.first:
         try:
             checkpoint.save(path, {"features": torch.from_numpy(features.features)}, {})
@@ -145,6 +148,17 @@ def outputs(call: Callable[[torch.Tensor], torch.Tensor], dataset: Dataset, spli
     if ranks.count > 1:
         ranks.sum(torch.from_numpy(found))  # in place: the others have zeros where one rank has a sample's row
     return found
+
+
+def check_finite(found: np.ndarray, network: str, dataset: Dataset, split: str) -> None:
+    """Raise HarnessError for a network's outputs (N, D) with NaN or infinity, of which a classifier would be chance."""
+    bad = int((~np.isfinite(found).all(1)).sum())
+    if bad:
+        raise HarnessError(
+            f"{network}: what it makes of {bad:,} of {len(found):,} images of {dataset.name}'s {split} split is not "
+            "finite. Its weights are too large, or its checkpoint is damaged or another network's: see model= and "
+            "checkpoint=; with precision=bf16, try fp32"
+        )
 
 
 def labels_of(dataset: Dataset, split: str) -> np.ndarray:

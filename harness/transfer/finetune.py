@@ -25,7 +25,7 @@ from harness.run_folder import read_json, write_json
 from harness.train import checkpoint
 from harness.train.divergence import DivergedError
 from harness.train.loop import TrainJob, best_path, train
-from harness.transfer.features import labels_of, outputs
+from harness.transfer.features import check_finite, labels_of, outputs
 from harness.transfer.metrics import measure
 from harness.transfer.subject import Subject
 
@@ -49,7 +49,7 @@ def finetune_rows(
             for metric, value in tuning.test_values(rate, seed, real):
                 head = {"target": target.name, "protocol": "finetune", "features": kind, "shots": 0}
                 rows.append(head | {"support_seed": seed, "metric": metric, "value": value})
-        details["dev"][kind] = {f"{rate:g}": score for rate, score in scores.items()}
+        details["dev"][kind] = {repr(rate): score for rate, score in scores.items()}
         details["learning_rate"][kind] = rate
     if subject.ranks.first:
         shutil.rmtree(work, ignore_errors=True)
@@ -83,10 +83,12 @@ class Tuning:
         name = subject.config.name
         own = self.options.image_size or subject.config.image_size
         self.image_size = self.options.image_sizes.get(name, own)
+        if self.image_size != own and subject.ranks.first:
+            print(f"{name} is fine-tuned at {self.image_size} pixels (transfer.finetune.image_sizes)", flush=True)
 
     def dev_score(self, rate: float) -> float:
         """Dev result of a learning rate with the first seed, by the target's first metric; DIVERGED where it did."""
-        folder = self.work / f"lr-{rate:g}"
+        folder = self.work / f"lr-{rate!r}"  # all its digits
         done = self.kept(folder)
         if done is not None:
             return float(done["dev"])
@@ -113,6 +115,7 @@ class Tuning:
         checkpoint.load_model(job.model, checkpoint.load(best_path(folder))[0])  # with averaged weights where wished
         job.model.eval()
         logits = outputs(lambda images: job.model(images), self.target, "test", self.subject.setting(self.image_size))
+        check_finite(logits, self.subject.config.name, self.target, "test")
         values = measure(self.metrics, logits, labels_of(self.target, "test"), real)
         return [(name, float(value)) for name, value in self.keep(folder, {"test": values})["test"]]
 

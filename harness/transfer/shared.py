@@ -11,11 +11,11 @@ import numpy as np
 
 from harness.data.cache import open_pixels
 from harness.data.manifest import Dataset
-from harness.errors import ConfigError, DatasetError, near_matches
+from harness.errors import DatasetError
 from harness.paths import cache_root
 from harness.run_folder import write_atomic
 
-MODES = ("refuse", "train")
+SEAL_BYTES = 32  # sha256 of what follows in a file of digests
 SEEN_IN_PRETRAINING = ("train", "val")
 
 
@@ -26,8 +26,6 @@ def refuse_shared(pretraining: Dataset, target: Dataset, image_size: int, channe
         allowed: 'refuse', or 'train': the target's training images may be shared (the paper fine-tunes networks
             pre-trained on ImageNet on ImageNet again, at a higher resolution); its test images never.
     """
-    if allowed not in MODES:
-        raise ConfigError(f"transfer.shared_images={allowed}.{near_matches(allowed, MODES)}")
     found = {}
     for split in target.splits if allowed == "refuse" else ["test"]:
         seen = [shared(pretraining, one, target, split, image_size, channels) for one in SEEN_IN_PRETRAINING]
@@ -59,10 +57,11 @@ def shared(
 
 def pixel_digests(dataset: Dataset, split: str, image_size: int, channels: int) -> np.ndarray | None:
     """uint64 of each image's pixels as a network sees them, 0 for plain ones; None for a split over the cache limit."""
-    path = cache_root() / "digests" / f"{dataset.name}-{split}-{image_size}px-{channels}ch-{dataset.digest[:16]}.bin"
+    path = cache_root() / "digests" / f"{dataset.name}-{split}-{image_size}px-{channels}ch-{dataset.digest[:16]}-v2.bin"
     kept = path.read_bytes() if path.exists() else b""
-    if len(kept) == dataset.splits[split].samples * 8:
-        return np.frombuffer(kept, np.uint64)
+    seal, content = kept[:SEAL_BYTES], kept[SEAL_BYTES:]
+    if seal == hashlib.sha256(content).digest() and len(content) == dataset.splits[split].samples * 8:
+        return np.frombuffer(content, np.uint64)
     if path.exists():
         print(f"warning: {path}: damaged; made again", flush=True)
     pixels = open_pixels(dataset, split, image_size, channels)
@@ -70,7 +69,7 @@ def pixel_digests(dataset: Dataset, split: str, image_size: int, channels: int) 
         return None
     digests = np.array([digest_of(image) for image in pixels], np.uint64)
     try:
-        write_atomic(path, digests.tobytes())
+        write_atomic(path, hashlib.sha256(digests.tobytes()).digest() + digests.tobytes())
     except OSError as error:
         print(f"warning: digests of {dataset.name} are not kept ({error})", flush=True)
     return digests

@@ -13,10 +13,11 @@ from harness.config import TransferConfig
 from harness.data.joined import dev_window
 from harness.data.manifest import Dataset
 from harness.data.on_demand import open_or_pack
-from harness.errors import ConfigError, DatasetError
+from harness.errors import ConfigError, DatasetError, HarnessError
 from harness.models.build import build_model, pre_logits
 from harness.paths import cache_root
 from harness.train.evaluate import to_input
+from harness.transfer import features
 from harness.transfer.check import check_transfer
 from harness.transfer.evaluate import evaluate_target, transfer_rows
 from harness.transfer.features import Features, Setting, cache_path, cached_features, extract
@@ -76,6 +77,21 @@ def test_a_damaged_cache_file_is_made_again(
     np.testing.assert_array_equal(first.features, again.features)
     assert "extracted again" in capsys.readouterr().out
     assert path.read_bytes() != bytes(data)
+
+
+def test_features_that_are_not_finite_are_no_result(
+    digits: Dataset, network: nn.Module, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finite weights, too large; before and after features were kept by a version that did not look."""
+    config, message = compose(["model=vit_pocket"]).model, r"vit_pocket: .* 898 of 898 images of digits's test split"
+    with torch.no_grad():
+        network.patch_embed.proj.weight.fill_(1e30)  # type: ignore[union-attr, operator]
+    with pytest.raises(HarnessError, match=message):
+        cached_features(network, config, digits, "test", setting)
+    assert not cache_path(network, config, digits, "test", setting).exists()
+    monkeypatch.setattr(features, "load_cached", lambda path: np.full((898, 3), np.inf, np.float32))
+    with pytest.raises(HarnessError, match=message):
+        cached_features(network, config, digits, "test", setting)
 
 
 def test_the_cache_knows_what_features_depend_on(digits: Dataset, network: nn.Module, setting: Setting) -> None:
@@ -141,9 +157,12 @@ def test_a_target_that_shares_images_is_refused(digits: Dataset, tiny: Dataset) 
         refuse_shared(digits, digits, 16, 1, "refuse")
     refuse_shared(digits, digits, 16, 1, "train")  # its test images are in no split that training saw
     kept = next((cache_root() / "digests").glob("digits-train-*.bin"))
-    kept.write_bytes(kept.read_bytes()[:8])  # damaged: images that are shared would pass
-    with pytest.raises(DatasetError, match=r"digits shares images .* in train, .* in test"):
-        refuse_shared(digits, digits, 16, 1, "refuse")
+    whole = kept.read_bytes()
+    for damaged in (whole[:8], b"", whole[:-8] + bytes(8)):  # images that are shared would pass
+        kept.write_bytes(damaged)
+        with pytest.raises(DatasetError, match=r"digits shares images .* in train, .* in test"):
+            refuse_shared(digits, digits, 16, 1, "refuse")
+        assert kept.read_bytes() == whole
 
 
 def test_shared_images_are_found_by_pixels_where_their_origins_differ(tiny: Dataset, tmp_path: Path) -> None:
@@ -196,11 +215,15 @@ def test_what_cannot_be_done_is_said_first(words: list[str], message: str, tiny:
     "changes, message",
     [
         ({"l2": float("nan")}, "transfer.l2: nan is not above 0"),
-        ({"bias": float("inf")}, "transfer.bias=inf"),
+        ({"bias": float("inf")}, "transfer.bias: inf is not"),
+        ({"bias": -1e200}, "transfer.bias: 1e.200 is over 1,000,000"),
+        ({"shared_images": "all"}, "transfer.shared_images=all. Known: refuse, train"),
+        ({"support_seeds": [10**23]}, "transfer.support_seeds: 1.* is over"),
+        ({"image_size": 100_000}, "transfer.image_size: 100000 is over 4,096"),
         ({"l2s": []}, "transfer.l2s: needs a value"),
         ({"shots": [5, 5]}, "a value is there twice"),
         ({"support_seeds": [-1]}, "transfer.support_seeds: -1 is not at least 0"),
-        ({"image_size": 0}, "transfer.image_size=0"),
+        ({"image_size": 0}, "transfer.image_size: 0 is not at least 1"),
     ],
 )
 def test_numbers_that_no_result_could_come_of(changes: dict[str, object], message: str) -> None:
@@ -224,6 +247,14 @@ def test_numbers_that_no_result_could_come_of(changes: dict[str, object], messag
         ({"polyak": float("nan")}, "transfer.finetune.polyak=nan"),
         ({"min_crop_area": 3.0}, "transfer.finetune.min_crop_area=3.0"),
         ({"image_sizes": {"vit_h14": 0}}, "transfer.finetune.image_sizes.vit_h14: 0 is not"),
+        ({"image_sizes": {"vit_h15": 378}}, "image_sizes.vit_h15: no model is called so. Did you mean vit_h14"),
+        ({"image_size": 100_000}, "transfer.finetune.image_size: 100000 is over 4,096"),
+        ({"batch_size": 10**12}, "transfer.finetune.batch_size: 1.* is over"),
+        ({"seeds": [10**23]}, "transfer.finetune.seeds: 1.* is over"),
+        ({"dev_split": "abc"}, "transfer.finetune.dev_split=abc: .*not a number of images"),
+        ({"dev_split": "0"}, "transfer.finetune.dev_split=0: .*no image at all"),
+        ({"dev_split": "60%"}, "transfer.finetune.dev_split=60%: more than half"),
+        ({"dev_split": "nan%"}, "transfer.finetune.dev_split=nan%: .*not a number of images"),
     ],
 )
 def test_fine_tuning_that_cannot_be_done(changes: dict[str, object], message: str) -> None:
@@ -236,6 +267,8 @@ def test_fine_tuning_that_cannot_be_done(changes: dict[str, object], message: st
 def test_a_dev_split_that_leaves_nothing_to_train_on_is_refused(digits: Dataset) -> None:
     with pytest.raises(ConfigError, match="dev_split=100%: more than half"):
         dev_window(digits, "100%")
+    with pytest.raises(ConfigError, match=r"dev_split=0.01%: .*no image at all"):
+        dev_window(digits, "0.01%")
 
 
 def test_an_image_of_two_pretraining_splits_is_one_shared_image(tiny: Dataset) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from harness.compose import compose
 from harness.config import FinetuneConfig
 from harness.data.joined import dev_window, full_training_split
-from harness.data.manifest import Dataset
+from harness.data.manifest import Dataset, open_dataset
 from harness.data.on_demand import open_or_pack
+from harness.data.pack import pack
 from harness.data.pixels import Pixels
 from harness.errors import HarnessError
 from harness.models.adapt import downstream
@@ -190,6 +192,43 @@ def test_the_full_training_split_is_train_and_val_in_place(tiny: Dataset, roots:
     np.testing.assert_array_equal(full.index("train")["label"][train:], tiny.index("val")["label"])
     part, dev = dev_window(tiny, "2%")
     assert (part.start, part.size, dev[0], len(dev)) == (0, train, train, val)
+
+
+def test_the_index_of_a_set_packed_anew_in_another_encoding_is_its_own(roots: Path, tmp_path: Path) -> None:
+    """Equal pixels and digest, other bytes: the index that was kept would point into them anywhere."""
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        path = tmp_path / "files" / f"class{number % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        blocks = np.kron(rng.integers(0, 255, (4, 4)), np.ones((16, 16)))  # what a compression makes smaller
+        Image.fromarray(blocks.astype(np.uint8)).save(path, compress_level=0)
+    words = ["data=folder", f"data.path={tmp_path / 'files'}", "data.name=files", "data.channels=1"]
+    words += ["data.image_size=null", "data.val_samples=10", "data.test_samples=10"]
+    kept, anew = (
+        open_dataset(pack(compose([*words, f"data.codec={codec}"]).data, tmp_path / codec, workers=1, progress=False))
+        for codec in ("keep", "png")
+    )
+    assert kept.digest == anew.digest
+    assert [shard["bytes"] for shard in kept.splits["train"].shards] != [
+        shard["bytes"] for shard in anew.splits["train"].shards
+    ]
+    for dataset in (kept, anew):
+        found, expected = Pixels(full_training_split(dataset), "train", 64, 1), Pixels(dataset, "train", 64, 1)
+        for position in (1, 7, 19):
+            np.testing.assert_array_equal(found[position], expected[position])
+
+
+def test_rates_that_differ_in_the_last_digit_are_two_runs(digits: Dataset, tmp_path: Path) -> None:
+    cfg = transfer_config(learning_rates=[0.01, 0.010000001], seeds=[0], steps=2)
+    _, details = finetune_rows(cfg, digits, subject(), tmp_path / "work", None)
+    assert set(details["dev"]["pretrained"]) == {"0.01", "0.010000001"}
+
+
+def test_one_models_own_image_size_is_said(digits: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = transfer_config(image_size=32, image_sizes={"vit_pocket": 24})
+    tuning = Tuning(cfg, digits, subject(), subject().trained(), tmp_path)
+    assert tuning.image_size == 24
+    assert "vit_pocket is fine-tuned at 24 pixels" in capsys.readouterr().out
 
 
 def test_dev_is_cut_from_training_where_there_is_no_validation(digits: Dataset) -> None:

@@ -1,8 +1,10 @@
 """`harness transfer` as a user gives it: on a study's runs, on one run, on a checkpoint from elsewhere."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import pandas as pd
 import pytest
@@ -11,10 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.compose import compose
+from harness.data.pack import pack
 from harness.errors import ConfigError
 from harness.models.build import build_model
+from harness.stored_transfer import why_again
 from harness.submission import is_complete, load_frozen
 from harness.transfer.check import check_transfer
+from harness.transfer.metrics import AVERAGE_5
 from harness.transfer_command import listed, split_overrides, target_config
 from tests.conftest import TINY_DATA, harness
 
@@ -49,7 +54,7 @@ def test_targets_and_protocols_are_added_to_a_finished_run(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change, why", [({"digest": "0" * 64}, "of other images than"), (None, "not a transfer result")]
+    "change, why", [({"digest": "0" * 64}, "of other images than"), (None, "rows: no list of rows")]
 )
 def test_a_result_of_other_images_is_not_taken_for_one_of_these(
     run: Path, change: dict[str, str] | None, why: str
@@ -197,17 +202,54 @@ def test_files_that_are_not_what_they_say_are_refused(run: Path, tmp_path: Path)
 
 
 def test_a_damaged_transfer_file_is_made_again(run: Path) -> None:
-    harness("transfer", str(run), "transfer=digits")
+    """JSON or not; where it cannot be made again, that is said, and nothing of it is shown."""
     [path] = (run / "transfer").glob("digits-*.json")
     whole = path.read_bytes()
-    for damaged in (whole[:500], b'{"rows": 5}'):
+    above_one = json.loads(whole)
+    above_one["rows"][0]["value"] = 7.5
+    kinds = {
+        "no JSON": whole[:500],
+        "no object": b"[]",
+        "no row": b'{"rows": []}',
+        "empty rows": b'{"rows": [{}, 1]}',
+        "value": json.dumps(above_one).encode(),
+        "target": json.dumps(json.loads(whole) | {"target": 5}).encode(),
+    }
+    for kind, damaged in kinds.items():
         path.write_bytes(damaged)
-        harness("transfer", str(run), "transfer=digits")
-        assert json.loads(path.read_bytes())["rows"] == json.loads(whole)["rows"]
-    path.write_text('{"rows": [5]}')
+        assert (why_again(path) or "").startswith("damaged"), kind
+    done = harness("transfer", str(run), "transfer=digits")
+    assert "target: no object with a name; evaluated again" in done.stdout
+    assert path.read_bytes() == whole
+    (run / "checkpoints").rename(run / "elsewhere")
+    path.write_bytes(kinds["value"])
     done = harness("transfer", str(run), "transfer=digits", check=False)
-    assert done.returncode == 2
-    assert f"{path.name}: damaged; delete it" in done.stderr
+    assert done.returncode == 1
+    assert "is damaged: row 1: value: 7.5 is not in [0, 1]" in done.stderr
+    assert "750" not in done.stdout
+
+
+def test_five_targets_have_an_average_each_by_its_own_metric(
+    tmp_path: Path, roots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digits under the names of Table 6's targets."""
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path))
+    digits = pack(compose(["data=digits"]).data, tmp_path, workers=1, progress=False)
+    for name in AVERAGE_5:
+        copy = Path(shutil.copytree(digits, tmp_path / name)) / "manifest.json"
+        copy.write_text(json.dumps(json.loads(copy.read_text()) | {"name": name}))
+    torch.manual_seed(0)
+    save_file(build_model(compose(["model=vit_pocket"]).model, 10, 1).state_dict(), tmp_path / "w.safetensors")
+    words = ["model=vit_pocket", f"checkpoint={tmp_path / 'w.safetensors'}", "transfer.shots=[5]"]
+    done = harness("transfer", *words, f"transfer={','.join(AVERAGE_5)}")
+    values = []
+    for target, metric in AVERAGE_5.items():
+        [path] = (roots / "imported").glob(f"*/transfer/{target}-*.json")
+        rows = json.loads(path.read_text())["rows"]
+        found = [row["value"] for row in rows if row["metric"] == metric and row["features"] == "pretrained"]
+        assert len(found) == 3
+        values.append(mean(found))
+    assert done.stdout.splitlines()[-1].endswith(f"average-5        fewshot_linear 5  {100 * mean(values):.2f}")
 
 
 def test_an_image_size_of_one_model_is_an_option_of_transfer() -> None:
