@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.crossover import POINTS, Comparison, Rules, compare, sign_change
+from analysis.crossover import POINTS, SEVERAL, Comparison, Rules, compare, sign_change
 from analysis.results import Tables, pairs_of, scores
 from analysis.verdict import bounds, rough
 
@@ -78,9 +78,12 @@ def sentence(comparison: Comparison) -> str:
     """Below which size the larger model does worse."""
     first, second, where = comparison.first, comparison.second, comparison.crossover
     worse = [gap.size for gap in comparison.gaps if gap.gap.value < 0]
+    if where.where == SEVERAL:
+        return f"{first} against {second}: {where.reason}; no size can be named below which it does worse."
     if where.size is not None:
         side = "below" if comparison.used[0].gap.value < comparison.used[-1].gap.value else "above"
-        return f"{first} does worse than {second} {side} {rough(where.size.value)} images ({bounds(comparison)})."
+        value = rough(where.size.value, where.size.low, where.size.high)
+        return f"{first} does worse than {second} {side} {value} images ({bounds(comparison)})."
     bracket = sign_change(comparison)
     if bracket:
         worst, best = (bracket.below, bracket.above) if bracket.upwards else (bracket.above, bracket.below)

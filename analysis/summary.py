@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis import overfitting
 from analysis.compute_ratio import ComputeRatio, compare_compute, matched_pairs
-from analysis.crossover import Comparison, compare, sign_change
+from analysis.crossover import Comparison, compare, sign_change, sign_changes
 from analysis.fits import Fit, fit_each
 from analysis.results import Tables, pairs_of, scores
 from analysis.verdict import judge, rules_of
@@ -62,8 +62,9 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
 
 
 def crossover_row(item: Comparison) -> dict[str, Any]:
-    """A comparison with the sizes between which its measured gap changes sign."""
-    return dataclasses.asdict(item) | {"measured_change_of_sign": sign_change(item)}
+    """A comparison with the sizes between which its measured gap changes sign; the one change, None where several."""
+    changes = {"measured_change_of_sign": sign_change(item), "measured_changes_of_sign": sign_changes(item.used)}
+    return dataclasses.asdict(item) | changes
 
 
 def verdict_row(item: Comparison, tables: Tables, metric: str) -> dict[str, Any]:
