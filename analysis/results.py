@@ -7,13 +7,20 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.repeats import (
+    REPEATED,
+    SERIES,
+    apart_by_length,
+    mark_repeats,
+    without_repeated_rows,
+    without_wrong_values,
+)
 from analysis.transfer import AVERAGE, Evaluation, average_of, choose
 from harness.results_schema import CURVES, RUNS, TRANSFER, Column
 
 # What every conclusion needs of `runs`; other documented columns may be absent from a table of someone else's.
 NEEDED = ("run_id", "state", "model", "family", "subset_samples", "seed", "num_classes")
 FAMILIES = {"vit": "ViT", "resnet": "ResNet", "hybrid": "hybrid"}  # as they are written here; others stay as given
-SERIES = " · "  # between a model and its recipe
 FRACTIONS = tuple(name for name, column in RUNS.items() if column.most == 1)  # the accuracies of runs
 
 
@@ -29,6 +36,7 @@ class Tables:
     transfer: pd.DataFrame
     curves: pd.DataFrame
     study: dict[str, Any]
+    notes: tuple[str, ...] = ()  # what was left out of the tables, a sentence each
 
     @property
     def finished(self) -> pd.DataFrame:
@@ -50,7 +58,7 @@ def load(folder: Path) -> Tables:
         raise TableError(f"{folder}: no such file or folder")
     if runs is None:
         raise TableError(f"{folder}: neither runs.csv nor runs.parquet is there")
-    runs = checked_runs(folder / "runs", runs)
+    runs, notes = checked_runs(folder / "runs", runs)
     transfer = read_table(folder, "transfer", TRANSFER)
     curves = read_table(folder, "curves", CURVES)
     for name, frame, columns in (("transfer", transfer, TRANSFER), ("curves", curves, CURVES)):
@@ -68,11 +76,19 @@ def load(folder: Path) -> Tables:
             transfer["transfer_id"] = ""
         transfer["transfer_id"] = transfer["transfer_id"].fillna("")
         transfer["model"] = transfer["run_id"].map(names).fillna(transfer["model"])
+    left_out = set(runs["run_id"][runs["state"] == REPEATED])
+    if transfer is not None:
+        transfer, repeated = without_repeated_rows(transfer[~transfer["run_id"].isin(left_out)])
+        notes += repeated
+    if curves is not None and len(curves):
+        curves, wrong = without_wrong_values(curves[~curves["run_id"].isin(left_out)])
+        notes += wrong
     return Tables(
         runs=runs,
         transfer=pd.DataFrame(columns=pd.Index(list(TRANSFER))) if transfer is None else transfer,
         curves=pd.DataFrame(columns=pd.Index(list(CURVES))) if curves is None else curves,
         study=study,
+        notes=tuple(notes),
     )
 
 
@@ -125,9 +141,9 @@ def load_file(path: Path) -> Tables:
     """One CSV or parquet file as the runs table, without transfer and curves."""
     if path.suffix not in (".csv", ".parquet"):
         raise TableError(f"{path}: neither .csv nor .parquet")
-    runs = checked_runs(path, read_file(path, RUNS))
+    runs, notes = checked_runs(path, read_file(path, RUNS))
     empty = [pd.DataFrame(columns=pd.Index(list(columns))) for columns in (TRANSFER, CURVES)]
-    return Tables(runs, empty[0], empty[1], {})
+    return Tables(runs, empty[0], empty[1], {}, tuple(notes))
 
 
 def read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFrame | None:
@@ -183,11 +199,14 @@ def check_fractions(where: str, column: pd.Series) -> None:
         raise TableError(f"{where}: {wrong.iloc[0]:g} is no fraction; accuracies are in [0, 1]")
 
 
-def checked_runs(path: Path, runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs table, fit for every conclusion and with every documented column; raises as the two checks do."""
+def checked_runs(path: Path, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The runs table, fit for every conclusion and with every documented column, and notes on repeated runs.
+
+    Raises as the two checks do.
+    """
     check(path, runs, NEEDED)
     check_rows(path, runs)
-    return with_defaults(runs)
+    return mark_repeats(apart_by_length(with_defaults(runs)))
 
 
 def check_rows(path: Path, runs: pd.DataFrame) -> None:

@@ -41,6 +41,7 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
         "metric": metric,
         "finished_runs": len(tables.finished),
         "scored_runs": len(table),
+        "notes": list(tables.notes),
         "crossover": [crossover_row(item) for item in comparisons],
         "verdict": [verdict_row(item, tables, metric) for item in comparisons],
         "compute_ratio": [item.row() for item in ratios(ladders)],
@@ -148,6 +149,7 @@ def plain(value: Any) -> Any:
 def lines(result: dict[str, Any]) -> list[str]:
     """The same for people: a sentence a finding."""
     found = [f"{result['title'] or 'Results'}: {counted_runs(result)}, metric {result['metric']}"]
+    found += [f"  {note}." for note in result["notes"]]
     if result["verdict"] and result["metric"].startswith("transfer:"):
         found.append("  Chance is not known for a transfer metric: min_times_chance leaves out no size.")
     for verdict, crossing in zip(result["verdict"], result["crossover"], strict=True):
