@@ -48,14 +48,18 @@ def train_against_validation(tables: Tables) -> list[dict[str, Any]]:
 def bigger_against_smaller(tables: Tables, metric: str, rules: Rules) -> list[Comparison]:
     """Every two models of a family of which one is larger, compared at equal sizes: first is the larger.
 
-    Larger is a fifth or more in parameters, or where those are alike in forward MACs; without these columns (tables of
-    others) it is the order in which pairs of the study name them.
+    Larger is a fifth or more in parameters, or where those are alike in forward MACs, however a pair names the two;
+    without these columns (tables of others) it is the order in which pairs of the study name them.
     """
     table = scores(tables, metric)
     means = tables.finished.groupby("model")[["parameters", "forward_macs_per_image"]].mean().astype(float)
     named = pairs_of(tables)
     families = tables.finished.groupby("model")["family"].first()
-    found = [(one, two) for one, two in named if families.get(one) == families.get(two) is not None]
+    found = [
+        (one, two)
+        for one, two in named
+        if families.get(one) == families.get(two) is not None and not means.loc[[one, two]].notna().all().any()
+    ]
     for one, two in combinations(means.index, 2):
         if families[one] == families[two] and (order := larger_first(means, one, two)):
             found.append(order)

@@ -16,7 +16,7 @@ from analysis.repeats import (
     without_wrong_values,
 )
 from analysis.transfer import AVERAGE, Evaluation, average_of, choose
-from harness.results_schema import CURVES, RUNS, TRANSFER, Column
+from harness.results_schema import CURVES, LARGEST, RUNS, TRANSFER, Column
 
 # What every conclusion needs of `runs`; other documented columns may be absent from a table of someone else's.
 NEEDED = ("run_id", "state", "model", "family", "subset_samples", "seed", "num_classes")
@@ -104,6 +104,10 @@ def read_study(path: Path) -> dict[str, Any]:
     if not isinstance(study, dict):
         raise TableError(f"{path}: no JSON object")
     study = {name: value for name, value in study.items() if value is not None}
+    try:
+        json.dumps(study, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise TableError(f"{path}: half a character (a lone surrogate), which cannot be written") from error
     if wrong := study_problem(study):
         raise TableError(f"{path}: {wrong}")
     return study
@@ -228,7 +232,7 @@ def check_rows(path: Path, runs: pd.DataFrame) -> None:
     check_one_set(path, finished)
     for name, least, what in (("subset_samples", 1, "images"), ("num_classes", 2, "classes")):
         values = finished[name].astype(float)
-        wrong = values[(values < least) | (values % 1 != 0)]
+        wrong = values[(values < least) | (values % 1 != 0) | (values >= LARGEST["int"])]
         if len(wrong):
             raise TableError(f"{path}: column {name}: {wrong.iloc[0]:g} is no number of {what}")
     for name in ("exaflops_spent", "device_seconds_train"):
@@ -288,7 +292,7 @@ def pairs_of(tables: Tables) -> list[tuple[str, str]]:
         return [model for model in models if model.startswith(name + SERIES)] or [name]
 
     pairs = tables.study.get("pairs", [])
-    return [(one, two) for first, second in pairs for one in series(first) for two in series(second)]
+    return list(dict.fromkeys((one, two) for first, second in pairs for one in series(first) for two in series(second)))
 
 
 def scores(tables: Tables, metric: str) -> pd.DataFrame:
@@ -307,7 +311,7 @@ def scores(tables: Tables, metric: str) -> pd.DataFrame:
             raise TableError(
                 f"metric {metric}: no accuracy; of the documented columns these are: {', '.join(FRACTIONS)}"
             )
-        out = frame[columns].assign(value=frame[metric].astype(float), chance=1 / frame["num_classes"].astype(float))
+        out = frame[columns].assign(value=numbers(metric, frame[metric]), chance=1 / frame["num_classes"].astype(float))
         if len(out) and out["value"].isna().all():
             raise TableError(f"metric {metric}: empty in every finished run; --metric names another accuracy of runs")
         check_fractions(f"metric {metric}", out["value"])
@@ -315,6 +319,14 @@ def scores(tables: Tables, metric: str) -> pd.DataFrame:
     means = [transfer_means(tables, evaluation) for evaluation in evaluations_of(tables, metric)]
     mean = pd.concat(means, axis=1).dropna().mean(axis=1)  # of several targets, the runs that have them all
     return frame[columns].merge(mean.rename("value").reset_index(), on="run_id").assign(chance=0.0)
+
+
+def numbers(metric: str, column: pd.Series) -> pd.Series:
+    """A column of a table's own as numbers. Raises TableError for one of text."""
+    try:
+        return pd.to_numeric(column).astype(float)
+    except (ValueError, TypeError) as error:
+        raise TableError(f"metric {metric}: no accuracy; the column cannot be read as numbers ({error})") from error
 
 
 def transfer_means(tables: Tables, evaluation: Evaluation) -> pd.Series:

@@ -31,7 +31,7 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
         x: what fits are against: 'images', 'exaflops' or 'device_days' (the last two over full-data runs).
     Raises analysis.results.TableError for a metric or column that is not there.
     """
-    metric = metric or str(tables.study.get("metric", "best_val_top1"))
+    metric = str(tables.study.get("metric", "best_val_top1")) if metric is None else metric
     rules = rules_of(tables.study)
     table = scores(tables, metric)
     comparisons = [compare(table, one, two, rules) for one, two in pairs_of(tables)]
