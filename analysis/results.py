@@ -124,8 +124,8 @@ def study_problem(study: dict[str, Any]) -> str:
                 return f"{name}.{key}: {value!r} is no number"
     if not isinstance(study.get("environment", {}).get("packages") or {}, dict):
         return "environment.packages: no object"
-    if not all(isinstance(values, list) for values in study.get("environment_differs", {}).values()):
-        return "environment_differs: no object of lists"
+    if not all(map(is_texts, study.get("environment_differs", {}).values())):
+        return "environment_differs: no object of lists of texts"
     for name, keys in STUDY_LISTS.items():
         items = study.get(name, [])
         if not isinstance(items, list) or not all(isinstance(item, dict) and keys <= set(item) for item in items):

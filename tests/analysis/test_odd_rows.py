@@ -110,6 +110,7 @@ DAMAGED = (
     '{"environment": "a laptop"}',
     '{"environment": {"packages": [1]}}',
     '{"environment_differs": {"a": 5}}',
+    '{"environment_differs": {"a": [1]}}',
     '{"pairs": [["a", 3]]}',
     '{"odd_folders": ["x"]}',
     '{"skipped_sizes": [{"a": 1}]}',
