@@ -33,7 +33,7 @@ def analyze_command(table: Path, pairs: str | None, x: str, metric: str | None, 
     """Crossover, verdict, compute ratio, overfitting and fits of any results table. 2 for unusable tables."""
     try:
         tables = load(table)
-        if pairs:
+        if pairs is not None:
             tables = dataclasses.replace(tables, study=tables.study | {"pairs": parse_pairs(pairs)})
             check_pairs(tables)
         results = {"table": analyse(tables, x, metric)}

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 
 Floats = NDArray[np.float64]
 POINTS = 100.0  # percentage points in a fraction of 1
 NO_VARIANCE = 1e-12  # points squared; one image in 100 million moves a difference by more than its root
 NEAR_ZERO = 1e-9  # points; means that are zero differ from it by rounding
+SEVERAL = "several changes of sign"
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,10 @@ class Gap:
 class Crossover:
     """Size at which the gap changes sign: in range with an interval, or on which side it must lie."""
 
-    where: str  # 'in range' | 'above the largest size' | 'below the smallest size' | 'not determined'
-    size: Interval | None  # images; the bounds never leave the range of sizes: one at its end is open
+    where: str  # 'in range' | 'above the largest size' | 'below the smallest size' | SEVERAL | 'not determined'
+    size: Interval | None  # images; bounds never leave the range of sizes: one at its end is open. SEVERAL: no value
     reaches: float | None = None  # images: how far into the range the interval of one outside it comes, if it does
+    reason: str = ""  # why there is no value
 
 
 @dataclass(frozen=True)
@@ -193,30 +194,50 @@ def find_crossover(slope: Interval, gaps: list[Gap], variance: float, quantile: 
 
     The gap need be no line over all sizes (the paper's saturates, Figure 4); within one step of size it is taken for
     one, which is all that is known there. The interval holds every size at which the confidence band of the
-    interpolated gap includes zero; a bound at an end of the range is open. The estimate is the zero of the means,
-    where they change sign in the gap's direction and no other, else of the means made monotone in that direction
-    (isotonic regression). Outside the range no number is given, only the side, and how far the interval comes into
-    the range; and nothing at all unless the gap has a direction.
+    interpolated gap includes zero; a bound at an end of the range is open. The estimate is the zero of the means. Where
+    they change sign more than once there is none, and the interval is of all their zeros. Outside the range no number
+    is given, only the side, and how far the interval comes into the range; and nothing at all unless the gap has a
+    direction.
 
     Args:
         gaps: the used sizes, ascending.
     """
+    changes = sign_changes(gaps)
+    several = f"the gap changes sign {len(changes)} times, {between(changes)}" if len(changes) > 1 else ""
+    if not gaps or not slope.known:
+        where = SEVERAL if several else "not determined"
+        return Crossover(where, None, reason=several or "too few seeds or sizes for an interval")
     direction = direction_of(slope, gaps)
+    sizes = [gap.size for gap in gaps]
+    x, means = np.log10(sizes), np.array([gap.gap.value for gap in gaps])
+    near = sizes_near_zero(x, means, variance / np.array([gap.pairs for gap in gaps], dtype=float), quantile)
+    zeros = [zero_between(x, means, sizes.index(change.below), sizes.index(change.above)) for change in changes]
+    if several:
+        return Crossover(SEVERAL, around_zeros(math.nan, near, zeros), reason=several)
     if direction == 0:
-        return Crossover("not determined", None)
-    x = np.log10([gap.size for gap in gaps])
-    pairs = np.array([gap.pairs for gap in gaps], dtype=float)
-    means = direction * np.array([gap.gap.value for gap in gaps])  # now rising
-    monotone = isotonic_regression(means, weights=pairs).x
-    near = sizes_near_zero(x, means, variance / pairs, quantile)
-    if monotone[-1] < -NEAR_ZERO:
-        return Crossover("above the largest size", None, 10 ** float(near.min()) if near.size else None)
-    if monotone[0] > NEAR_ZERO:
-        return Crossover("below the smallest size", None, 10 ** float(near.max()) if near.size else None)
-    rising = means if len(sign_changes(gaps)) == 1 and np.all(np.abs(means) > NEAR_ZERO) else monotone
-    zero = zero_between(x, rising)
-    near = np.append(near, zero)  # of means made monotone, it can lie outside
-    return Crossover("in range", Interval(10**zero, 10 ** float(near.min()), 10 ** float(near.max())))
+        return Crossover("not determined", None, reason="the gap has no clear direction")
+    if changes and changes[0].upwards != (direction > 0):
+        against = f"as measured the gap changes sign {between(changes)}, against the direction it has over all sizes"
+        return Crossover("not determined", None, reason=against)
+    if direction * means[-1] < -NEAR_ZERO:
+        reaches = 10 ** float(near.min()) if near.size else None
+        return Crossover("above the largest size", None, reaches, "outside what was measured")
+    if direction * means[0] > NEAR_ZERO:
+        reaches = 10 ** float(near.max()) if near.size else None
+        return Crossover("below the smallest size", None, reaches, "outside what was measured")
+    zero = zeros[0] if zeros else zero_between(x, means, 0, len(x) - 1)  # none: the gap is zero at an end
+    return Crossover("in range", around_zeros(zero, near, [zero]))
+
+
+def between(changes: list[SignChange]) -> str:
+    """'between 1,000 and 5,000 and between 25,000 and 100,000 images'."""
+    return " and ".join(f"between {change.below:,} and {change.above:,}" for change in changes) + " images"
+
+
+def around_zeros(value: float, near: Floats, zeros: list[float]) -> Interval:
+    """The hull, in images; the zeros themselves can be lost to rounding where the band has hardly any width."""
+    every = [*near, *zeros]
+    return Interval(10**value, 10 ** float(min(every)), 10 ** float(max(every)))
 
 
 def direction_of(slope: Interval, gaps: list[Gap]) -> int:
@@ -235,13 +256,12 @@ def direction_of(slope: Interval, gaps: list[Gap]) -> int:
     return int(slope.low > 0) - int(slope.high < 0)
 
 
-def zero_between(x: Floats, rising: Floats) -> float:
-    """Where values that change sign once, upwards, are zero, straight between neighbours; the middle of a flat zero."""
-    flat = x[np.abs(rising) <= NEAR_ZERO]
+def zero_between(x: Floats, means: Floats, start: int, stop: int) -> float:
+    """Where the means from index start to stop are zero: the middle of a flat zero, else straight between the two."""
+    flat = x[start : stop + 1][np.abs(means[start : stop + 1]) <= NEAR_ZERO]
     if flat.size:
         return float(flat[0] + flat[-1]) / 2
-    after = int(np.argmax(rising > 0))
-    return float(np.interp(0.0, rising[after - 1 : after + 1], x[after - 1 : after + 1]))
+    return float(x[start] + (x[stop] - x[start]) * means[start] / (means[start] - means[stop]))
 
 
 def sizes_near_zero(x: Floats, means: Floats, variances: Floats, quantile: float) -> Floats:

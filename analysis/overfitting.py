@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.crossover import POINTS, Comparison, Rules, compare, sign_change
+from analysis.crossover import POINTS, SEVERAL, Comparison, Rules, compare, sign_change
 from analysis.results import Tables, pairs_of, scores
 from analysis.verdict import bounds, rough
 
@@ -48,14 +48,18 @@ def train_against_validation(tables: Tables) -> list[dict[str, Any]]:
 def bigger_against_smaller(tables: Tables, metric: str, rules: Rules) -> list[Comparison]:
     """Every two models of a family of which one is larger, compared at equal sizes: first is the larger.
 
-    Larger is a fifth or more in parameters, or where those are alike in forward MACs; without these columns (tables of
-    others) it is the order in which pairs of the study name them.
+    Larger is a fifth or more in parameters, or where those are alike in forward MACs, however a pair names the two;
+    without these columns (tables of others) it is the order in which pairs of the study name them.
     """
     table = scores(tables, metric)
     means = tables.finished.groupby("model")[["parameters", "forward_macs_per_image"]].mean().astype(float)
     named = pairs_of(tables)
     families = tables.finished.groupby("model")["family"].first()
-    found = [(one, two) for one, two in named if families.get(one) == families.get(two) is not None]
+    found = [
+        (one, two)
+        for one, two in named
+        if families.get(one) == families.get(two) is not None and not means.loc[[one, two]].notna().all().any()
+    ]
     for one, two in combinations(means.index, 2):
         if families[one] == families[two] and (order := larger_first(means, one, two)):
             found.append(order)
@@ -78,9 +82,12 @@ def sentence(comparison: Comparison) -> str:
     """Below which size the larger model does worse."""
     first, second, where = comparison.first, comparison.second, comparison.crossover
     worse = [gap.size for gap in comparison.gaps if gap.gap.value < 0]
+    if where.where == SEVERAL:
+        return f"{first} against {second}: {where.reason}; no size can be named below which it does worse."
     if where.size is not None:
         side = "below" if comparison.used[0].gap.value < comparison.used[-1].gap.value else "above"
-        return f"{first} does worse than {second} {side} {rough(where.size.value)} images ({bounds(comparison)})."
+        value = rough(where.size.value, where.size.low, where.size.high)
+        return f"{first} does worse than {second} {side} {value} images ({bounds(comparison)})."
     bracket = sign_change(comparison)
     if bracket:
         worst, best = (bracket.below, bracket.above) if bracket.upwards else (bracket.above, bracket.below)

@@ -194,6 +194,7 @@ def warnings(tables: Tables) -> list[str]:
         found.append(f"The runs differ in {name}: {', '.join(values)}. Compare them with care.")
     for item in tables.study.get("skipped_sizes", []):
         found.append(f"Subset {item['subset']} is left out: {item['reason']}.")
+    found += [f"{note}." for note in tables.notes]
     failed = tables.runs[tables.runs["state"] == "failed"]
     if len(failed):
         said = "1 run failed; it is" if len(failed) == 1 else f"{len(failed)} runs failed; they are"

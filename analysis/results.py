@@ -7,13 +7,20 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.repeats import (
+    REPEATED,
+    SERIES,
+    apart_by_length,
+    mark_repeats,
+    without_repeated_rows,
+    without_wrong_values,
+)
 from analysis.transfer import AVERAGE, Evaluation, average_of, choose
-from harness.results_schema import CURVES, RUNS, TRANSFER, Column
+from harness.results_schema import CURVES, LARGEST, RUNS, TRANSFER, Column
 
 # What every conclusion needs of `runs`; other documented columns may be absent from a table of someone else's.
 NEEDED = ("run_id", "state", "model", "family", "subset_samples", "seed", "num_classes")
 FAMILIES = {"vit": "ViT", "resnet": "ResNet", "hybrid": "hybrid"}  # as they are written here; others stay as given
-SERIES = " · "  # between a model and its recipe
 FRACTIONS = tuple(name for name, column in RUNS.items() if column.most == 1)  # the accuracies of runs
 
 
@@ -29,6 +36,7 @@ class Tables:
     transfer: pd.DataFrame
     curves: pd.DataFrame
     study: dict[str, Any]
+    notes: tuple[str, ...] = ()  # what was left out of the tables, a sentence each
 
     @property
     def finished(self) -> pd.DataFrame:
@@ -50,7 +58,7 @@ def load(folder: Path) -> Tables:
         raise TableError(f"{folder}: no such file or folder")
     if runs is None:
         raise TableError(f"{folder}: neither runs.csv nor runs.parquet is there")
-    runs = checked_runs(folder / "runs", runs)
+    runs, notes = checked_runs(folder / "runs", runs)
     transfer = read_table(folder, "transfer", TRANSFER)
     curves = read_table(folder, "curves", CURVES)
     for name, frame, columns in (("transfer", transfer, TRANSFER), ("curves", curves, CURVES)):
@@ -68,11 +76,19 @@ def load(folder: Path) -> Tables:
             transfer["transfer_id"] = ""
         transfer["transfer_id"] = transfer["transfer_id"].fillna("")
         transfer["model"] = transfer["run_id"].map(names).fillna(transfer["model"])
+    left_out = set(runs["run_id"][runs["state"] == REPEATED])
+    if transfer is not None:
+        transfer, repeated = without_repeated_rows(transfer[~transfer["run_id"].isin(left_out)])
+        notes += repeated
+    if curves is not None and len(curves):
+        curves, wrong = without_wrong_values(curves[~curves["run_id"].isin(left_out)])
+        notes += wrong
     return Tables(
         runs=runs,
         transfer=pd.DataFrame(columns=pd.Index(list(TRANSFER))) if transfer is None else transfer,
         curves=pd.DataFrame(columns=pd.Index(list(CURVES))) if curves is None else curves,
         study=study,
+        notes=tuple(notes),
     )
 
 
@@ -88,6 +104,10 @@ def read_study(path: Path) -> dict[str, Any]:
     if not isinstance(study, dict):
         raise TableError(f"{path}: no JSON object")
     study = {name: value for name, value in study.items() if value is not None}
+    try:
+        json.dumps(study, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise TableError(f"{path}: half a character (a lone surrogate), which cannot be written") from error
     if wrong := study_problem(study):
         raise TableError(f"{path}: {wrong}")
     return study
@@ -104,8 +124,8 @@ def study_problem(study: dict[str, Any]) -> str:
                 return f"{name}.{key}: {value!r} is no number"
     if not isinstance(study.get("environment", {}).get("packages") or {}, dict):
         return "environment.packages: no object"
-    if not all(isinstance(values, list) for values in study.get("environment_differs", {}).values()):
-        return "environment_differs: no object of lists"
+    if not all(map(is_texts, study.get("environment_differs", {}).values())):
+        return "environment_differs: no object of lists of texts"
     for name, keys in STUDY_LISTS.items():
         items = study.get(name, [])
         if not isinstance(items, list) or not all(isinstance(item, dict) and keys <= set(item) for item in items):
@@ -125,9 +145,9 @@ def load_file(path: Path) -> Tables:
     """One CSV or parquet file as the runs table, without transfer and curves."""
     if path.suffix not in (".csv", ".parquet"):
         raise TableError(f"{path}: neither .csv nor .parquet")
-    runs = checked_runs(path, read_file(path, RUNS))
+    runs, notes = checked_runs(path, read_file(path, RUNS))
     empty = [pd.DataFrame(columns=pd.Index(list(columns))) for columns in (TRANSFER, CURVES)]
-    return Tables(runs, empty[0], empty[1], {})
+    return Tables(runs, empty[0], empty[1], {}, tuple(notes))
 
 
 def read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFrame | None:
@@ -183,11 +203,14 @@ def check_fractions(where: str, column: pd.Series) -> None:
         raise TableError(f"{where}: {wrong.iloc[0]:g} is no fraction; accuracies are in [0, 1]")
 
 
-def checked_runs(path: Path, runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs table, fit for every conclusion and with every documented column; raises as the two checks do."""
+def checked_runs(path: Path, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The runs table, fit for every conclusion and with every documented column, and notes on repeated runs.
+
+    Raises as the two checks do.
+    """
     check(path, runs, NEEDED)
     check_rows(path, runs)
-    return with_defaults(runs)
+    return mark_repeats(apart_by_length(with_defaults(runs)))
 
 
 def check_rows(path: Path, runs: pd.DataFrame) -> None:
@@ -209,7 +232,7 @@ def check_rows(path: Path, runs: pd.DataFrame) -> None:
     check_one_set(path, finished)
     for name, least, what in (("subset_samples", 1, "images"), ("num_classes", 2, "classes")):
         values = finished[name].astype(float)
-        wrong = values[(values < least) | (values % 1 != 0)]
+        wrong = values[(values < least) | (values % 1 != 0) | (values >= LARGEST["int"])]
         if len(wrong):
             raise TableError(f"{path}: column {name}: {wrong.iloc[0]:g} is no number of {what}")
     for name in ("exaflops_spent", "device_seconds_train"):
@@ -269,7 +292,7 @@ def pairs_of(tables: Tables) -> list[tuple[str, str]]:
         return [model for model in models if model.startswith(name + SERIES)] or [name]
 
     pairs = tables.study.get("pairs", [])
-    return [(one, two) for first, second in pairs for one in series(first) for two in series(second)]
+    return list(dict.fromkeys((one, two) for first, second in pairs for one in series(first) for two in series(second)))
 
 
 def scores(tables: Tables, metric: str) -> pd.DataFrame:
@@ -288,7 +311,7 @@ def scores(tables: Tables, metric: str) -> pd.DataFrame:
             raise TableError(
                 f"metric {metric}: no accuracy; of the documented columns these are: {', '.join(FRACTIONS)}"
             )
-        out = frame[columns].assign(value=frame[metric].astype(float), chance=1 / frame["num_classes"].astype(float))
+        out = frame[columns].assign(value=numbers(metric, frame[metric]), chance=1 / frame["num_classes"].astype(float))
         if len(out) and out["value"].isna().all():
             raise TableError(f"metric {metric}: empty in every finished run; --metric names another accuracy of runs")
         check_fractions(f"metric {metric}", out["value"])
@@ -296,6 +319,14 @@ def scores(tables: Tables, metric: str) -> pd.DataFrame:
     means = [transfer_means(tables, evaluation) for evaluation in evaluations_of(tables, metric)]
     mean = pd.concat(means, axis=1).dropna().mean(axis=1)  # of several targets, the runs that have them all
     return frame[columns].merge(mean.rename("value").reset_index(), on="run_id").assign(chance=0.0)
+
+
+def numbers(metric: str, column: pd.Series) -> pd.Series:
+    """A column of a table's own as numbers. Raises TableError for one of text."""
+    try:
+        return pd.to_numeric(column).astype(float)
+    except (ValueError, TypeError) as error:
+        raise TableError(f"metric {metric}: no accuracy; the column cannot be read as numbers ({error})") from error
 
 
 def transfer_means(tables: Tables, evaluation: Evaluation) -> pd.Series:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis import overfitting
 from analysis.compute_ratio import ComputeRatio, compare_compute, matched_pairs
-from analysis.crossover import Comparison, compare, sign_change
+from analysis.crossover import Comparison, compare, sign_change, sign_changes
 from analysis.fits import Fit, fit_each
 from analysis.results import Tables, pairs_of, scores
 from analysis.verdict import judge, rules_of
@@ -31,7 +31,7 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
         x: what fits are against: 'images', 'exaflops' or 'device_days' (the last two over full-data runs).
     Raises analysis.results.TableError for a metric or column that is not there.
     """
-    metric = metric or str(tables.study.get("metric", "best_val_top1"))
+    metric = str(tables.study.get("metric", "best_val_top1")) if metric is None else metric
     rules = rules_of(tables.study)
     table = scores(tables, metric)
     comparisons = [compare(table, one, two, rules) for one, two in pairs_of(tables)]
@@ -41,6 +41,7 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
         "metric": metric,
         "finished_runs": len(tables.finished),
         "scored_runs": len(table),
+        "notes": list(tables.notes),
         "crossover": [crossover_row(item) for item in comparisons],
         "verdict": [verdict_row(item, tables, metric) for item in comparisons],
         "compute_ratio": [item.row() for item in ratios(ladders)],
@@ -62,8 +63,9 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
 
 
 def crossover_row(item: Comparison) -> dict[str, Any]:
-    """A comparison with the sizes between which its measured gap changes sign."""
-    return dataclasses.asdict(item) | {"measured_change_of_sign": sign_change(item)}
+    """A comparison with the sizes between which its measured gap changes sign; the one change, None where several."""
+    changes = {"measured_change_of_sign": sign_change(item), "measured_changes_of_sign": sign_changes(item.used)}
+    return dataclasses.asdict(item) | changes
 
 
 def verdict_row(item: Comparison, tables: Tables, metric: str) -> dict[str, Any]:
@@ -147,6 +149,7 @@ def plain(value: Any) -> Any:
 def lines(result: dict[str, Any]) -> list[str]:
     """The same for people: a sentence a finding."""
     found = [f"{result['title'] or 'Results'}: {counted_runs(result)}, metric {result['metric']}"]
+    found += [f"  {note}." for note in result["notes"]]
     if result["verdict"] and result["metric"].startswith("transfer:"):
         found.append("  Chance is not known for a transfer metric: min_times_chance leaves out no size.")
     for verdict, crossing in zip(result["verdict"], result["crossover"], strict=True):

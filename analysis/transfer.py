@@ -1,8 +1,8 @@
 """Which rows of the transfer table belong together: those of one target, protocol, settings, shots and metric.
 
 A run may have been evaluated twice on one target, by two protocols or by one with other settings; their rows are never
-averaged. `transfer:TARGET:SHOTS` names an evaluation, with `:METRIC:TRANSFER_ID` where several answer to that;
-`transfer:average:SHOTS` the mean over targets (the paper's Figure 5 and Table 6).
+averaged. `transfer:TARGET:SHOTS` names an evaluation, with `:METRIC:TRANSFER_ID` where several answer to that, and
+`:PROTOCOL` where these share it; `transfer:average:SHOTS` the mean over targets (the paper's Figure 5 and Table 6).
 """
 
 import hashlib
@@ -27,16 +27,19 @@ class Evaluation(NamedTuple):
     metric: str
     transfer_id: str
     settings: str  # the transfer_id where the table has several settings that agree in all else, otherwise ''
+    shared: bool = False  # other protocols have this target, shots, metric and transfer_id too
 
     @property
     def name(self) -> str:
         """As `--metric` takes it; tables of others, without transfer_id, have the protocol in its place."""
-        return f"transfer:{self.target}:{self.shots}:{self.metric}:{self.transfer_id or self.protocol}"
+        last = f"{self.transfer_id}:{self.protocol}" if self.transfer_id and self.shared else self.transfer_id
+        return f"transfer:{self.target}:{self.shots}:{self.metric}:{last or self.protocol}"
 
     @property
     def kind(self) -> str:
-        """`5-shot`, `fine-tuned`, `linear probe`."""
-        return KINDS.get(self.protocol, f"{self.shots}-shot" if self.shots else self.protocol)
+        """`5-shot`, `fine-tuned`, `linear probe`; with the protocol's name where several have as many shots."""
+        kind = KINDS.get(self.protocol, f"{self.shots}-shot" if self.shots else self.protocol)
+        return f"{kind} {self.protocol}" if self.shared and self.protocol not in (*KINDS, kind) else kind
 
     @property
     def measure(self) -> str:
@@ -79,20 +82,28 @@ def evaluations(transfer: pd.DataFrame) -> list[Evaluation]:
         for target, protocol, shots, metric, transfer_id in pretrained[KEYS].drop_duplicates().itertuples(index=False)
     ]
     apart = [row[:-1] for row in found]
-    return [Evaluation(*row, settings=row[-1] if apart.count(row[:-1]) > 1 else "") for row in found]
+    alike = [(row[0], *row[2:]) for row in found]
+    return [
+        Evaluation(*row, row[-1] if apart.count(row[:-1]) > 1 else "", alike.count((row[0], *row[2:])) > 1)
+        for row in found
+    ]
 
 
 def choose(transfer: pd.DataFrame, metric: str, own: list[str]) -> Evaluation:
-    """The evaluation that `transfer:TARGET:SHOTS[:METRIC[:TRANSFER_ID]]` names.
+    """The evaluation that `transfer:TARGET:SHOTS[:METRIC[:TRANSFER_ID[:PROTOCOL]]]` names.
 
     Of several, top-1 before other metrics, then the study's own (`own`: transfer_ids) before later ones.
     Raises ValueError that says what there is, when none or still several answer.
     """
-    parts = metric.split(":")
-    if not 3 <= len(parts) <= 5 or not parts[2].isdecimal():
-        raise ValueError(f"metric {metric}: write transfer:TARGET:SHOTS, such as transfer:digits:5")
     everything = evaluations(transfer)
-    found = [item for item in everything if item.name.split(":")[1 : len(parts)] == parts[1:]]
+    found = [
+        item
+        for item in everything  # a target's own name may have colons
+        if f"{metric}:".startswith(f"transfer:{item.target}:{item.shots}:") and f"{item.name}:".startswith(f"{metric}:")
+    ]
+    parts = metric.split(":")
+    if not found and (not 3 <= len(parts) <= 6 or not parts[2].isdecimal()):
+        raise ValueError(f"metric {metric}: write transfer:TARGET:SHOTS, such as transfer:digits:5")
     found = [item for item in found if item.metric == "top1"] or found
     found = [item for item in found if item.transfer_id in own] or found
     if len(found) == 1:

@@ -9,7 +9,7 @@ interesting. Anything else is inconclusive, with what would decide it.
 import math
 from dataclasses import dataclass, fields
 
-from analysis.crossover import Comparison, Interval, Rules, compare, sign_change, sign_changes
+from analysis.crossover import SEVERAL, Comparison, Interval, Rules, compare, sign_change
 from analysis.results import TableError, Tables, pairs_of, scores
 
 ROUNDING = 1e-9
@@ -97,27 +97,35 @@ def sentence(outcome: str, comparison: Comparison) -> str:
         f"{first} - {second} is {points(small.gap)} at {small.size:,} images and {points(large.gap)} at "
         f"{large.size:,}, slope {points(comparison.slope)} a decade"
     )
-    where = comparison.crossover
+    return f"{outcome.capitalize()}: {gaps}; {crossing(comparison)}."
+
+
+def crossing(comparison: Comparison) -> str:
+    """Where the crossover is, as the end of a sentence."""
+    where, used = comparison.crossover, comparison.used
+    if where.where == SEVERAL:
+        within = f"; all lie within {bounds(comparison)}" if where.size else ""
+        return f"{where.reason}, so no single crossover is named{within}"
     if where.size is not None:
-        crossing = f"; crossover at {rough(where.size.value)} images ({bounds(comparison)})"
-        if (changes := len(sign_changes(used))) > 1:
-            crossing += f", but the gap changes sign {changes} times"
-    elif where.where == "not determined":
-        crossing = "; no crossover can be named"
-    elif where.reaches is None:
-        crossing = f"; the crossover lies {where.where}, outside what was measured"
-    else:
-        side = "or more" if where.where.startswith("above") else "or less"
-        crossing = f"; the estimate of the crossover lies {where.where}, its interval is {rough(where.reaches)} {side}"
-    return f"{outcome.capitalize()}: {gaps}{crossing}."
+        value = rough(where.size.value, where.size.low, where.size.high)
+        return f"crossover at {value} images ({bounds(comparison)})"
+    if where.where == "not determined":
+        return "no crossover can be named"
+    if where.reaches is None:
+        return f"the crossover lies {where.where}, outside what was measured"
+    end, side = (used[-1].size, "or more") if where.where.startswith("above") else (used[0].size, "or less")
+    return (
+        f"the estimate of the crossover lies {where.where}, its interval is {rough(where.reaches, end)} images {side}"
+    )
 
 
 def bounds(comparison: Comparison) -> str:
     """'9,000 to 14,000, between the measured 5,000 and 25,000'; a bound at the end of the sizes is open."""
     size, used, change = comparison.crossover.size, comparison.used, sign_change(comparison)
     assert size is not None
-    low = rough(size.low) + " or less" * (size.low <= used[0].size * (1 + ROUNDING))
-    high = rough(size.high) + " or more" * (size.high >= used[-1].size * (1 - ROUNDING))
+    every = [value for value in (size.low, size.value, size.high) if math.isfinite(value)]
+    low = rough(size.low, *every) + " or less" * (size.low <= used[0].size * (1 + ROUNDING))
+    high = rough(size.high, *every) + " or more" * (size.high >= used[-1].size * (1 - ROUNDING))
     measured = f", between the measured {change.below:,} and {change.above:,}" if change else ""
     return f"{low} to {high}{measured}"
 
@@ -150,7 +158,10 @@ def points(value: Interval) -> str:
     return f"{value.value:+.1f} points ({value.low:+.1f} to {value.high:+.1f})"
 
 
-def rough(images: float) -> str:
-    """Two significant digits: 12,000."""
-    digits = max(0, math.floor(math.log10(images)) - 1)
-    return f"{round(images, -digits):,.0f}"
+def rough(images: float, *beside: float) -> str:
+    """Two significant digits, 12,000, or as many as tell it from the sizes `beside` it; whole images at most."""
+    digits = math.floor(math.log10(images)) - 1
+    others = [other for other in beside if other != images]
+    while digits > 0 and any(round(other, -digits) == round(images, -digits) for other in others):
+        digits -= 1
+    return f"{round(images, -max(0, digits)):,.0f}"

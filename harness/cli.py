@@ -156,7 +156,9 @@ def add_results_commands(commands: "Commands") -> None:
     analyze = commands.add_parser("analyze", help="the same analysis on any results table, or on the paper's numbers")
     analyze.add_argument("table", nargs="?", type=Path, help="folder of tables, a runs table, or a study's run folder")
     analyze.add_argument("--paper", action="store_true", help="the paper's Tables 5 and 6 and Figure 4, digitised")
-    analyze.add_argument("--pairs", help="MODEL:MODEL,… in place of the study's own: ViT-B/32:ResNet50x1")
+    analyze.add_argument(
+        "--pairs", action="append", help="MODEL:MODEL,… in place of the study's own, ViT-B/32:ResNet50x1"
+    )
     analyze.add_argument("--x", choices=("images", "exaflops", "device_days"), default="images", help="of the fits")
     analyze.add_argument("--metric", help="a column of runs, or transfer:TARGET:SHOTS (default: the study's)")
     analyze.add_argument("--json", action="store_true")
@@ -285,7 +287,8 @@ def results_analyze(options: argparse.Namespace) -> int:
 
     if options.paper == (options.table is not None):
         raise ConfigError("harness analyze: name a table, or --paper, and not both")
-    return analyze_command(options.table, options.pairs, options.x, options.metric, options.json)
+    pairs = None if options.pairs is None else ",".join(options.pairs)
+    return analyze_command(options.table, pairs, options.x, options.metric, options.json)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def add_transfer(rows: list[Item], images: dict[str, str], result: Item, content
     """
     problems = []
     for name, content in contents.items():
-        sound, bad = ([], "no JSON object") if content is None else sound_rows(content)
+        sound, bad = ([], "no JSON object") if content is None else sound_rows(content, name)
         digest = target_digest(content)
         if sound and digest and digest != images[target_data(content)]:
             sound, bad = [], "of other images than other runs or the set here; `harness transfer` evaluates it again"

@@ -102,13 +102,27 @@ def result_problem(result: dict[str, Any], planned: dict[str, Any], study: str) 
     return ""
 
 
-def sound_rows(content: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Rows of a transfer file that can go to the table, and what is wrong with the others."""
+def sound_rows(content: dict[str, Any], name: str) -> tuple[list[dict[str, Any]], str]:
+    """Rows of the transfer file `name` that can go to the table, and what is wrong with the others.
+
+    A file under another name is a copy, whose rows would count as an evaluation of their own.
+    """
+    if content.get("transfer_id", name) != name:
+        return [], f"transfer_id: {shown(content['transfer_id'])} is not the file's name"
     rows = content.get("rows")
     if not isinstance(rows, list) or not rows:
         return [], "rows: no list of rows"
     problems = [problem(row, TRANSFER_ROW) if isinstance(row, dict) else f"{shown(row)} is no row" for row in rows]
+    last = {row_key(row): number for number, row in enumerate(rows) if not problems[number]}
+    for number, row in enumerate(rows):
+        if not problems[number] and last[row_key(row)] != number:
+            problems[number] = f"row {last[row_key(row)] + 1} is of the same evaluation and seed"
     return [row for row, bad in zip(rows, problems, strict=True) if not bad], first_of(problems, "row")
+
+
+def row_key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """All of a sound transfer row but its value."""
+    return tuple(row.get(name) for name in TRANSFER_ROW if name != "value")
 
 
 def sound_lines(lines: list[Any], samples_seen: int) -> tuple[list[dict[str, Any]], str]:

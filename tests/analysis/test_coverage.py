@@ -44,27 +44,69 @@ def study_of(
 
 
 def covers(crossover: Crossover, truth: float, sizes: tuple[int, ...] = SIZES) -> bool:
-    """Whether the interval holds the truth; a bound at the end of the sizes is open."""
+    """Whether what is said of the crossover holds the truth: an interval, of which a bound at the end of the sizes is
+    open, or a side, which begins at the end of the sizes where no interval comes in."""
+    if crossover.where == "above the largest size":
+        return truth >= (crossover.reaches or sizes[-1])
+    if crossover.where == "below the smallest size":
+        return truth <= (crossover.reaches or sizes[0])
     assert crossover.size is not None
     low, high = crossover.size.low, crossover.size.high
     return (low <= truth or low <= sizes[0] * (1 + 1e-9)) and (truth <= high or high >= sizes[-1] * (1 - 1e-9))
+
+
+class Tally:
+    """Of the studies that say anything of the crossover, how many hold the truth."""
+
+    def __init__(self, truth: float, sizes: tuple[int, ...] = SIZES) -> None:
+        self.truth, self.sizes = truth, sizes
+        self.said = self.covered = self.sides = self.wrong_sides = 0
+
+    def add(self, crossover: Crossover) -> None:
+        if crossover.where == "not determined":
+            return
+        right = covers(crossover, self.truth, self.sizes)
+        flat = crossover.size is None and crossover.reaches is None  # "lies above …", without an interval
+        self.said += 1
+        self.covered += right
+        self.sides += flat
+        self.wrong_sides += flat and not right
+
+    @property
+    def share(self) -> float:
+        return self.covered / self.said
+
+    def __str__(self) -> str:
+        sides = f"a side without an interval {self.sides}, of them wrong {self.wrong_sides}"
+        return f"crossover {self.share:.1%} of {self.said}, {sides}"
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize("noise", [0.57, 2.8])
 def test_95_percent_intervals_of_slope_and_crossover_cover_the_truth(noise: float, seeds: int) -> None:
     rng = np.random.default_rng([seeds, round(100 * noise)])
-    slope, crossover, found = 0, 0, 0
+    slope, crossover = 0, Tally(CROSSOVER)
     for _ in range(STUDIES):
         result = compare(study(rng, CROSSOVER, noise, seeds), "vit", "resnet", Rules())
         slope += result.slope.low <= SLOPE <= result.slope.high
-        if result.crossover.size is not None:
-            found += 1
-            crossover += covers(result.crossover, CROSSOVER)
-    print(f"\nnoise {noise}, {seeds} seeds: slope {slope / STUDIES:.1%}, crossover {crossover / found:.1%} of {found}")
-    assert found >= 0.95 * STUDIES
+        crossover.add(result.crossover)
+    print(f"\nnoise {noise}, {seeds} seeds: slope {slope / STUDIES:.1%}, {crossover}")
+    assert crossover.said >= 0.95 * STUDIES
     assert 0.92 <= slope / STUDIES <= 0.98
-    assert 0.92 <= crossover / found <= 0.98
+    assert 0.92 <= crossover.share <= 0.98
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("noise", [0.57, 2.8])
+@pytest.mark.parametrize("truth", [1300, 90_000])
+def test_a_crossover_just_inside_the_sizes_is_covered(truth: float, noise: float, seeds: int) -> None:
+    """Many of these studies see no change of sign: a side named without an interval counts as a miss."""
+    rng, crossover = np.random.default_rng([seeds, round(100 * noise), truth]), Tally(truth)
+    for _ in range(STUDIES):
+        crossover.add(compare(study(rng, truth, noise, seeds), "vit", "resnet", Rules()).crossover)
+    print(f"\ncrossover at {truth:,}, noise {noise}, {seeds} seeds: {crossover}")
+    assert crossover.said >= 0.95 * STUDIES
+    assert 0.92 <= crossover.share <= 0.98
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -78,15 +120,14 @@ def test_the_crossover_of_a_gap_that_saturates_as_the_papers_is_covered(noise: f
     def gap(size: float) -> float:
         return float(np.interp(np.log10(size), np.log10(sizes), gaps))
 
-    rng, covered, found = np.random.default_rng([seeds, round(100 * noise), 4]), 0, 0
+    rng, crossover = np.random.default_rng([seeds, round(100 * noise), 4]), Tally(truth, sizes)
     for _ in range(STUDIES):
-        result = compare(study_of(rng, gap, dict.fromkeys(sizes, noise), seeds), "vit", "resnet", Rules()).crossover
-        if result.size is not None:
-            found += 1
-            covered += covers(result, truth, sizes)
-    print(f"\nFigure 4's gap, noise {noise}, {seeds} seeds: crossover {covered / found:.1%} of {found}")
-    assert found >= 0.95 * STUDIES
-    assert 0.92 <= covered / found <= 0.995
+        crossover.add(
+            compare(study_of(rng, gap, dict.fromkeys(sizes, noise), seeds), "vit", "resnet", Rules()).crossover
+        )
+    print(f"\nFigure 4's gap, noise {noise}, {seeds} seeds: {crossover}")
+    assert crossover.said >= 0.95 * STUDIES
+    assert 0.92 <= crossover.share <= 0.995
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -94,7 +135,7 @@ def test_noise_that_rises_with_size_leaves_slope_and_crossover_covered(seeds: in
     """The glyph study's own deviations by size, two seeds each: one pooled variance is too kind to the last."""
     noises = dict(zip(SIZES, (0.13, 2.3, 2.9, 4.2), strict=True))
     rng = np.random.default_rng([seeds, 5])
-    slope, crossover, found, last = 0, 0, 0, 0
+    slope, last, crossover = 0, 0, Tally(CROSSOVER)
     for _ in range(STUDIES):
         result = compare(
             study_of(rng, lambda size: SLOPE * np.log10(size / CROSSOVER), noises, seeds), "vit", "resnet", Rules()
@@ -102,28 +143,25 @@ def test_noise_that_rises_with_size_leaves_slope_and_crossover_covered(seeds: in
         slope += result.slope.low <= SLOPE <= result.slope.high
         end = result.gaps[-1].gap
         last += end.low <= SLOPE * np.log10(SIZES[-1] / CROSSOVER) <= end.high
-        if result.crossover.size is not None:
-            found += 1
-            crossover += covers(result.crossover, CROSSOVER)
+        crossover.add(result.crossover)
     print(
-        f"\nrising noise, {seeds} seeds: slope {slope / STUDIES:.1%}, crossover {crossover / found:.1%} of {found}, "
+        f"\nrising noise, {seeds} seeds: slope {slope / STUDIES:.1%}, {crossover}, "
         f"gap at the largest size {last / STUDIES:.1%}"
     )
     assert slope / STUDIES >= 0.90
-    assert crossover / found >= 0.92
+    assert crossover.share >= 0.92
     assert last / STUDIES < 0.92  # as docs/analysis.md says; mend the page when this changes
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_a_crossover_just_outside_gets_no_interval_that_excludes_it(seeds: int) -> None:
-    rng, wrong, numbers = np.random.default_rng([seeds, 2]), 0, 0
+    rng, crossover, numbers = np.random.default_rng([seeds, 2]), Tally(200_000), 0
     for _ in range(STUDIES):
         result = compare(study(rng, 200_000, 2.8, seeds), "vit", "resnet", Rules()).crossover
-        if result.size is not None:
-            numbers += 1
-            wrong += not covers(result, 200_000)
-    print(f"\ncrossover at 200,000, {seeds} seeds: a number {numbers / STUDIES:.1%}, one that excludes it {wrong}")
-    assert wrong <= 0.05 * STUDIES
+        crossover.add(result)
+        numbers += result.size is not None
+    print(f"\ncrossover at 200,000, {seeds} seeds: a number {numbers / STUDIES:.1%}; {crossover}")
+    assert crossover.share >= 0.95
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -131,12 +169,14 @@ def test_a_crossover_just_outside_gets_no_interval_that_excludes_it(seeds: int) 
 def test_studies_without_a_crossover_are_called_so(truth: float, seeds: int) -> None:
     rng = np.random.default_rng([seeds, truth])
     side = "above the largest size" if truth > max(SIZES) else "below the smallest size"
-    called, numbers = 0, 0
+    called, numbers, crossover = 0, 0, Tally(truth)
     for _ in range(STUDIES):
         result = compare(study(rng, truth, 2.8, seeds), "vit", "resnet", Rules()).crossover
-        called += result.where == side
+        called += result.where == side and result.reaches is None
+        crossover.add(result)
         numbers += result.size is not None
     print(f"\ncrossover at {truth:,}, {seeds} seeds: {side} {called / STUDIES:.1%}, a number {numbers / STUDIES:.1%}")
+    assert crossover.share >= 0.95
     assert called / STUDIES >= 0.90
     assert numbers / STUDIES <= 0.05
 

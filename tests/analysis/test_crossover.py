@@ -12,9 +12,10 @@ from scipy import stats
 from analysis.crossover import Comparison, Rules, compare, paired_differences, pooled_variance, sign_changes
 from analysis.overfitting import sentence
 from analysis.results import Tables, scores
+from analysis.summary import crossover_row, plain
 from analysis.verdict import bounds
 from analysis.verdict import sentence as words
-from tests.analysis.studies import linear_gap, runs_table
+from tests.analysis.studies import PAIR, linear_gap, runs_table
 
 RULES = Rules()
 
@@ -285,19 +286,45 @@ def test_the_middle_of_a_flat_zero_is_the_crossover() -> None:
     assert size.high > 1_000_000
 
 
-def test_several_changes_of_sign_are_counted() -> None:
-    assert len(sign_changes(of_gaps(-20, 5, 5, -2).used)) == 2
-    assert "but the gap changes sign 2 times" in words("trend only", of_gaps(-20, 5, 5, -2))
-    assert "its interval is" in words("trend only", of_gaps(-9, -6, -3, -0.05))
+def test_several_changes_of_sign_are_counted_and_have_no_single_size() -> None:
+    for gaps, within in (((-20, 5, 5, -2), "6,100 to 580,000"), ((-5, 6, -6, 8), "")):
+        found = of_gaps(*gaps)
+        size = found.crossover.size
+        assert size is not None
+        assert math.isnan(size.value)
+        assert size.low < size.high
+        reason = f"the gap changes sign {len(sign_changes(found.used))} times, between 1,000 and 10,000 and between "
+        assert found.crossover.reason.startswith(reason)
+        assert found.crossover.reason in words("trend only", found)
+        assert "so no single crossover is named; all lie within " + within in words("trend only", found)
+        assert "crossover at" not in words("trend only", found)
+        assert "no size can be named" in sentence(found)
+        row = plain(crossover_row(found))
+        assert row["crossover"]["size"]["value"] is None
+        assert len(row["measured_changes_of_sign"]) == len(sign_changes(found.used))
 
 
-def test_means_out_of_order_are_made_monotone_before_the_zero_is_taken() -> None:
-    values = {("resnet", size): [0.5, 0.5, 0.5] for size in (100, 1000, 10_000, 100_000)} | {
-        ("vit", size): [0.5 + (gap + shift) / 100 for shift in (-0.5, 0, 0.5)]
-        for size, gap in ((100, -6.0), (1000, 1.0), (10_000, -1.0), (100_000, 6.0))
+def test_several_changes_of_sign_are_counted_without_an_interval_too() -> None:
+    values = {("resnet", size): [0.5] for size in (1000, 2000, 4000)} | {
+        ("vit", size): [0.5 + gap / 100] for size, gap in ((1000, -3), (2000, 3), (4000, -3))
     }
-    crossover = compare(table(values, num_classes=100), "vit", "resnet", RULES).crossover
-    assert crossover.size is not None
-    assert 1000 <= crossover.size.value <= 10_000  # the two in the middle average to zero
-    assert crossover.size.low < 1000
-    assert crossover.size.high > 10_000
+    found = compare(table(values, 100), "vit", "resnet", RULES)
+    assert "the gap changes sign 2 times, between 1,000 and 2,000 and between 2,000 and 4,000" in words("x", found)
+
+
+def test_a_change_of_sign_against_the_gaps_direction_is_no_crossover() -> None:
+    found = of_gaps(0.05, -20, -10, -1)
+    assert found.slope.low > 0
+    assert found.crossover.where == "not determined"
+    assert found.crossover.reason.startswith("as measured the gap changes sign between 1,000 and 10,000 images, ag")
+
+
+def test_a_crossover_near_the_end_has_its_interval_in_words() -> None:
+    assert "its interval is 790,000 images or more" in words("trend only", of_gaps(-9, -6, -3, -0.05))
+
+
+def test_sizes_have_as_many_digits_as_tell_them_apart() -> None:
+    values = {("resnet", size): [0.5, 0.5, 0.5] for size in (1000, 1040)} | {
+        ("vit", size): [0.5 + (gap + shift) / 100 for shift in (-0.1, 0, 0.1)] for size, gap in ((1000, -9), (1040, 9))
+    }
+    assert "crossover at 1,020 images (1,020 to 1,020, between" in words("x", compare(table(values, 100), *PAIR, RULES))

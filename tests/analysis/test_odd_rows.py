@@ -1,5 +1,7 @@
 """Rows that no conclusion could use are refused by column and run: none is dropped in silence, none crashes."""
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,11 @@ import pytest
 
 from analysis.commands import parse_pairs
 from analysis.compute_ratio import matched_pairs
-from analysis.overfitting import larger_first
-from analysis.results import TableError, load, scores
+from analysis.crossover import Rules
+from analysis.overfitting import bigger_against_smaller, larger_first
+from analysis.results import TableError, load, pairs_of, scores
 from analysis.summary import analyse, family_pairs, fits_of, lines, matched_side
+from harness.cli import main
 from tests.analysis.studies import linear_gap, runs_table
 
 FIRST = "vit-1000-s0"
@@ -35,6 +39,7 @@ def table(tmp_path: Path, changes: dict[str, Any], everywhere: bool = False) -> 
         ({"num_classes": 0}, "column num_classes: 0 is no number of classes"),
         ({"subset_samples": 0}, "column subset_samples: 0 is no number of images"),
         ({"subset_samples": -1000}, "column subset_samples: -1000 is no number of images"),
+        ({"subset_samples": 1e30}, "column subset_samples: 1e+30 is no number of images"),
         ({"subset_samples": 10.2}, "column subset_samples: 10.2 is no number of images"),
         ({"subset_samples": "1k"}, "column subset_samples: cannot be read as numbers"),
         ({"run_id": "vit-1000-s1"}, "column run_id: vit-1000-s1 is there more than once"),
@@ -85,11 +90,13 @@ def test_a_named_file_is_read_and_not_the_one_beside_it(tmp_path: Path) -> None:
         ("parameters", "no accuracy; of the documented columns"),
         ("run_id", "no accuracy"),
         ("num_classes", "no accuracy"),
+        ("notes", "no accuracy; the column cannot be read as numbers"),
+        ("", "metric : runs has no such column"),
     ],
 )
 def test_a_metric_that_is_no_accuracy_is_refused(tmp_path: Path, metric: str, message: str) -> None:
     with pytest.raises(TableError, match=message):
-        scores(load(table(tmp_path, {"accuracy": 17.5}, everywhere=True)), metric)
+        scores(load(table(tmp_path, {"accuracy": 17.5, "notes": "good"}, everywhere=True)), metric)
 
 
 DAMAGED = (
@@ -103,10 +110,12 @@ DAMAGED = (
     '{"environment": "a laptop"}',
     '{"environment": {"packages": [1]}}',
     '{"environment_differs": {"a": 5}}',
+    '{"environment_differs": {"a": [1]}}',
     '{"pairs": [["a", 3]]}',
     '{"odd_folders": ["x"]}',
     '{"skipped_sizes": [{"a": 1}]}',
     '{"transfer_ids": 5}',
+    r'{"title": "\ud800"}',
 )
 
 
@@ -207,3 +216,29 @@ def test_a_fit_against_device_time_takes_seeds_of_a_model_as_one_rung(tmp_path: 
     runs.to_csv(tmp_path / "mine.csv", index=False)
     fits = fits_of(load(tmp_path / "mine.csv"), "best_val_top1", "device_days")
     assert {fit.rungs for fit in fits.values()} == {1}
+
+
+def test_the_larger_comes_first_however_a_pair_names_the_two(tmp_path: Path) -> None:
+    runs = runs_table(linear_gap(6.0, 10_000, noise=0.5))
+    runs["family"] = "ViT"
+    runs["parameters"] = runs["model"].map({"vit": 100, "resnet": 300})
+    runs.to_csv(tmp_path / "mine.csv", index=False)
+    tables = load(tmp_path / "mine.csv")
+    named = dataclasses.replace(tables, study={"pairs": [["vit", "resnet"], ["vit", "resnet"]]})
+    assert pairs_of(named) == [("vit", "resnet")]
+    (found,) = bigger_against_smaller(named, "best_val_top1", Rules())
+    assert (found.first, found.second) == ("resnet", "vit")
+    runs.drop(columns=["parameters", "forward_macs_per_image"]).to_csv(tmp_path / "mine.csv", index=False)
+    bare = dataclasses.replace(load(tmp_path / "mine.csv"), study={"pairs": [["vit", "resnet"]]})
+    assert [item.first for item in bigger_against_smaller(bare, "best_val_top1", Rules())] == ["vit"]
+
+
+def test_an_empty_metric_or_pair_is_refused_and_pairs_add_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(table(tmp_path, {}))
+    assert main(["analyze", path, "--metric", ""]) == 2
+    assert main(["analyze", path, "--pairs", ""]) == 2
+    assert "is not MODEL:MODEL" in capsys.readouterr().out
+    assert main(["analyze", path, "--pairs", "vit:resnet", "--pairs", "resnet:vit", "--json"]) == 0
+    assert [row["pair"][0] for row in json.loads(capsys.readouterr().out)["verdict"]] == ["vit", "resnet"]

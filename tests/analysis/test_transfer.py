@@ -47,7 +47,7 @@ def test_a_metric_names_one_evaluation_or_is_refused(tmp_path: Path) -> None:
     for several in ("transfer:digits:5", "transfer:digits:0"):
         with pytest.raises(TableError, match=r"several such evaluations; there are: transfer:digits:\d:top1:digits"):
             scores(tables, several)
-    for wrong in ("transfer:digits", "transfer:digits:five", "transfer:a:1:top1:x:y"):
+    for wrong in ("transfer:digits", "transfer:digits:five", "transfer:a:1:top1:x:y:z"):
         with pytest.raises(TableError, match="write transfer:TARGET:SHOTS"):
             scores(tables, wrong)
     with pytest.raises(TableError, match="no such rows; there are: transfer:digits:5:top1"):
@@ -145,6 +145,26 @@ def test_that_chance_is_not_known_is_said(tmp_path: Path) -> None:
     tables = load(study(tmp_path, transfer_ids=["digits-bbbbbbbb"]))
     assert "min_times_chance leaves out no size" in "".join(lines(analyse(tables, metric="transfer:digits:5")))
     assert "min_times_chance" not in "".join(lines(analyse(tables)))
+
+
+def test_one_transfer_id_under_two_protocols_can_be_chosen(tmp_path: Path) -> None:
+    folder = study(tmp_path)
+    first = pd.read_csv(folder / "transfer.csv").head(9)
+    pd.concat([first, first.assign(protocol="fewshot_knn", value=0.2)]).to_csv(folder / "transfer.csv", index=False)
+    tables = load(folder)
+    names = [item.name for item in evaluations(tables.transfer)]
+    assert len(set(names)) == len({item.slug for item in evaluations(tables.transfer)}) == 2
+    with pytest.raises(TableError, match=", ".join(names)):
+        scores(tables, "transfer:digits:5")
+    assert mean(tables, next(name for name in names if name.endswith(":fewshot_knn"))) == pytest.approx(0.2)
+
+
+def test_a_target_with_a_colon_can_be_named(tmp_path: Path) -> None:
+    folder = study(tmp_path)
+    pd.read_csv(folder / "transfer.csv").head(9).assign(target="a:b").to_csv(folder / "transfer.csv", index=False)
+    assert mean(load(folder), "transfer:a:b:5") == pytest.approx(0.71)
+    with pytest.raises(TableError, match="write transfer:TARGET:SHOTS"):
+        scores(load(folder), "transfer:a")
 
 
 def test_file_names_of_targets_are_safe_and_no_two_alike(tmp_path: Path) -> None:

@@ -68,6 +68,11 @@ def test_sizes_are_rounded_for_reading(images: float, text: str) -> None:
     assert rough(images) == text
 
 
+def test_more_digits_where_sizes_are_close() -> None:
+    assert rough(12_346, 12_300, 12_900) == "12,350"
+    assert rough(1_023.6, 1_023.8) == "1,024"  # whole images
+
+
 def test_seeds_that_do_not_differ_carry_no_interval() -> None:
     result = verdict(linear_gap(0.0, 1e4, noise=0.0))
     assert result.outcome == "inconclusive"

@@ -185,3 +185,25 @@ def test_a_target_that_was_packed_anew_in_between_is_not_mixed_with_the_old_one(
     assert len(rows) == len(whole) - len(content["rows"]) * len(old)
     assert [item["folder"] for item in found.odd_folders] == sorted(old)
     assert "of other images than" in found.odd_folders[0]["problem"]
+
+
+def test_a_copy_of_a_transfer_file_is_no_other_evaluation(folder: Path) -> None:
+    plan = collect.read_plan(folder)
+    whole = collect.collect(folder, plan).tables["transfer"]
+    path = next(folder.glob("*/transfer/*.json"))
+    (path.parent / "copy.json").write_bytes(path.read_bytes())
+    found = collect.collect(folder, plan)
+    pd.testing.assert_frame_equal(found.tables["transfer"], whole)
+    assert f"transfer/copy.json: transfer_id: '{path.stem}' is not the file's name" in found.odd_folders[0]["problem"]
+
+
+def test_of_repeated_rows_of_a_transfer_file_the_last_counts(folder: Path) -> None:
+    plan = collect.read_plan(folder)
+    whole = collect.collect(folder, plan).tables["transfer"]
+    path = next(folder.glob("*/transfer/*.json"))
+    content = json.loads(path.read_text())
+    rows = [content["rows"][0] | {"value": 0.25}, *content["rows"]]
+    path.write_text(json.dumps(content | {"rows": rows}))
+    found = collect.collect(folder, plan)
+    pd.testing.assert_frame_equal(found.tables["transfer"], whole)
+    assert "row 1: row 2 is of the same evaluation and seed (1 of " in found.odd_folders[0]["problem"]
