@@ -98,8 +98,11 @@ def text_cell(value: Any) -> page.Cell:
 
 
 def number_cell(value: float | None, form: str) -> page.Cell:
-    """A number by a format, empty where there is none."""
-    return ("", None) if value is None else (format(value, form), value)
+    """A number by a format, empty where there is none; what rounds to zero is no -0.00."""
+    if value is None:
+        return "", None
+    rounded = round(value, int(form[-2])) + 0.0 if form.endswith("f") else value
+    return format(rounded, form), value
 
 
 def odd_folders_table(items: list[dict[str, str]]) -> str:
