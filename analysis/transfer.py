@@ -33,6 +33,10 @@ class Evaluation(NamedTuple):
         """As `--metric` takes it; tables of others, without transfer_id, have the protocol in its place."""
         return f"transfer:{self.target}:{self.shots}:{self.metric}:{self.transfer_id or self.protocol}"
 
+    def answers_to(self, metric: str) -> bool:
+        """Whether `metric` is its name, or the name's beginning up to shots or further; targets may hold colons."""
+        return f"{self.name}:".startswith(f"{metric}:") and len(metric) >= len(f"transfer:{self.target}:{self.shots}")
+
     @property
     def kind(self) -> str:
         """`5-shot`, `fine-tuned`, `linear probe`."""
@@ -88,11 +92,10 @@ def choose(transfer: pd.DataFrame, metric: str, own: list[str]) -> Evaluation:
     Of several, top-1 before other metrics, then the study's own (`own`: transfer_ids) before later ones.
     Raises ValueError that says what there is, when none or still several answer.
     """
-    parts = metric.split(":")
-    if not 3 <= len(parts) <= 5 or not parts[2].isdecimal():
-        raise ValueError(f"metric {metric}: write transfer:TARGET:SHOTS, such as transfer:digits:5")
     everything = evaluations(transfer)
-    found = [item for item in everything if item.name.split(":")[1 : len(parts)] == parts[1:]]
+    found = [item for item in everything if item.answers_to(metric)]
+    if not found and not re.fullmatch(r"transfer:.+:\d+(:[^:]*){0,2}", metric):
+        raise ValueError(f"metric {metric}: write transfer:TARGET:SHOTS, such as transfer:digits:5")
     found = [item for item in found if item.metric == "top1"] or found
     found = [item for item in found if item.transfer_id in own] or found
     if len(found) == 1:
