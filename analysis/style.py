@@ -19,7 +19,9 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from analysis.looks import Look
@@ -33,6 +35,11 @@ LONGEST_LABEL = 25  # characters
 LEGEND_POINTS = 14.0  # from one row to the next
 LETTERS_PER_INCH = 14  # of a figure's height, in a label beside the plot
 TICK_LETTERS = 50  # that fit side by side under a plot
+ASIAN_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans SC", "Noto Sans JP", "Source Han Sans SC"),
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "PingFang SC", "Hiragino Sans GB"),
+    *("Arial Unicode MS", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "SimHei"),
+)
 SETTINGS: dict[Any, Any] = {
     "font.size": 9,
     "font.family": "sans-serif",
@@ -230,9 +237,18 @@ def quiet_glyphs() -> Iterator[None]:
         yield
 
 
+def png_fonts() -> list[str]:
+    """DejaVu Sans, and the first of ASIAN_FONTS that is installed for the letters that it lacks."""
+    installed = {font.name for font in fontManager.ttflist}
+    return ["sans-serif", *[name for name in ASIAN_FONTS if name in installed][:1]]
+
+
 def write_png(chart: Chart, path: Path) -> None:
     """The figure on white, for papers and issues."""
     chart.figure.patch.set_alpha(1)
+    fonts = png_fonts()
+    for text in chart.figure.findobj(Text):
+        text.set(family=fonts)
     with quiet_glyphs():
         chart.figure.savefig(path, dpi=160, facecolor="white")
 

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from analysis import figures, figures_compute
+from analysis import figures, figures_compute, style
 from analysis.looks import looks
 from analysis.report_tables import number_cell
 from analysis.results import Tables, load
@@ -139,3 +139,18 @@ def test_a_gap_of_nothing_at_one_image_is_said_well(tmp_path: Path) -> None:
     assert said.startswith("1 image: +0.00 points")
     assert number_cell(-0.001, "+.2f")[0] == "+0.00"
     assert number_cell(1000, ",d")[0] == "1,000"
+
+
+def test_letters_that_the_font_lacks_come_from_an_installed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def png(title: str, fonts: tuple[str, ...]) -> bytes:
+        monkeypatch.setattr(style, "ASIAN_FONTS", fonts)
+        chart = style.new_chart("", title, "y")
+        style.write_png(chart, tmp_path / "chart.png")
+        return (tmp_path / "chart.png").read_bytes()
+
+    serif = ("no such font", "DejaVu Serif")  # it has an arrow that DejaVu Sans lacks
+    assert png("⤀", serif) != png("⤀", ())
+    assert png("⤀", ("no such font",)) == png("⤀", ())
+    assert png("plain words", serif) == png("plain words", ())

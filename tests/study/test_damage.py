@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from harness.data.on_demand import open_or_pack
-from harness.errors import HarnessError
+from harness.errors import ConfigError, HarnessError
 from harness.study import collect
-from harness.study.commands import write_tables
+from harness.study.commands import report_command, write_tables
 
 
 def replace_line(path: Path, line: str) -> None:
@@ -185,3 +185,11 @@ def test_a_target_that_was_packed_anew_in_between_is_not_mixed_with_the_old_one(
     assert len(rows) == len(whole) - len(content["rows"]) * len(old)
     assert [item["folder"] for item in found.odd_folders] == sorted(old)
     assert "of other images than" in found.odd_folders[0]["problem"]
+
+
+def test_a_file_in_the_way_of_the_report_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_RUNS", str(folder.parent))
+    (folder / "report").write_text("mine")
+    with pytest.raises(ConfigError, match="report: a file where the report's folder goes; move it elsewhere"):
+        report_command("pocket", ["data=fashion_mnist"])
+    assert (folder / "report").read_text() == "mine"
