@@ -9,10 +9,10 @@ from html import escape
 STYLE = """
 :root { color-scheme: light dark; --fg:#1c1e21; --muted:#5b6167; --bg:#fcfcfb; --card:#fff; --line:#dcdee0;
   --ink:#3a3a3a; --blue:#0072b2; --deep:#00477a; --accent:#0072B2; --warn:#8a4b00; --warnbg:#fff4e2;
-  --shade:#0004 }
+  --shade:#0002 }
 @media (prefers-color-scheme: dark) { :root { --fg:#e6e7e8; --muted:#a4abb2; --bg:#15171a; --card:#1d2024;
   --line:#34393f; --ink:#cfd3d7; --blue:#4ba3da; --deep:#2b77a6; --accent:#6cb6e6; --warn:#ffc982; --warnbg:#33270f;
-  --shade:#fff5 } }
+  --shade:#fff3 } }
 * { box-sizing: border-box }
 body { margin:0; background:var(--bg); color:var(--fg); font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif }
 main { max-width:1120px; margin:0 auto; padding:28px 20px 60px }
@@ -26,7 +26,7 @@ p.sub { color:var(--muted); margin:.1em 0 1.2em } a { color:var(--accent) }
 figure { margin:0; min-width:0; background:var(--card); border:1px solid var(--line); border-radius:8px;
   padding:12px 14px }
 figure h3 { margin:0 0 4px; font-size:1rem } figcaption { color:var(--muted); font-size:.84rem; line-height:1.4 }
-.plot { overflow-x:auto } .plot::before { content:"\2194  scroll sideways for the whole figure"; display:none;
+.plot { overflow-x:auto } .plot::before { content:"\\2194  scroll sideways for the whole figure"; display:none;
   position:sticky; left:0; width:max-content; color:var(--muted); font-size:.8rem }
 @media (max-width: 549px) { .plot::before { display:block } }  /* where the svg's least width is more than there is */
 svg { display:block; width:100%; min-width:480px; height:auto } svg text { font-family:inherit }
@@ -45,6 +45,7 @@ svg .mark { cursor:default } svg .mark:hover, svg .mark.at { opacity:.45 }
   linear-gradient(270deg,var(--card) 40%,transparent) 100%/44px 100% no-repeat local,
   linear-gradient(90deg,var(--shade),transparent) 0/15px 100% no-repeat scroll,
   linear-gradient(270deg,var(--shade),transparent) 100%/15px 100% no-repeat scroll,var(--card) }
+@media (min-width: 550px) { .plot { background:none } }
 .scroll { overflow-x:auto; border:1px solid var(--line); border-radius:8px }
 table { border-collapse:collapse; width:100%; font-size:.87rem; font-variant-numeric:tabular-nums }
 th,td { padding:6px 10px; text-align:right; white-space:nowrap; border-bottom:1px solid var(--line) }

@@ -128,6 +128,7 @@ def test_a_tap_near_a_line_says_which_and_a_plot_that_scrolls_says_so(browser: A
     figure = page.locator("figure").filter(has=page.get_by_role("heading", name="Transfer to digits, 5-shot"))
     hint = "figure => getComputedStyle(figure.querySelector('.plot'), '::before').display"
     assert figure.evaluate(hint) == "block"
+    assert figure.evaluate(hint.replace("display", "content")) == '"↔ scroll sideways for the whole figure"'
     line = figure.locator("g.mark").filter(has_text="raw pixels")
     line.scroll_into_view_if_needed()
     box = line.bounding_box()
