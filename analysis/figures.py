@@ -4,49 +4,43 @@ import math
 from typing import Any
 
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 from scipy.special import stdtrit
 
 from analysis import paper
+from analysis.looks import FAMILY_COLOURS, looks
 from analysis.results import Tables
 from analysis.style import (
+    COMPUTE_TICKS,
     GRID,
     INK,
     Chart,
     End,
-    colours,
-    family_legend,
+    images,
     label_lines,
+    legend,
     new_chart,
     overlay_axes,
     short,
+    signed,
     size_axis,
 )
 from analysis.transfer import Evaluation
 from analysis.verdict import Verdict
 
-Look = dict[str, Any]  # keyword arguments of matplotlib
+Keywords = dict[str, Any]  # keyword arguments of matplotlib
 PERCENT = 100.0
 METRIC_NAMES = {
     "best_val_top1": "Validation top-1 [%], best along training",
     "test_top1": "Test top-1 [%]",
 }
 MOST_LINES = 60  # learning curves; above that a line a model and size
-MARKS = "os^DvP*X<>"  # a mark a model of a family
 FLOPS = "2 FLOPs a MAC, forward and backward."  # unless study.json says otherwise
 
 
 def models_in(runs: pd.DataFrame) -> list[tuple[str, str]]:
     """(model, family) in the table's order."""
     return list(runs[["model", "family"]].drop_duplicates().itertuples(index=False, name=None))
-
-
-def marks_of(models: list[tuple[str, str]]) -> dict[str, str]:
-    """A mark a model: its family has the colour, so that models of one family are told apart by these."""
-    found: dict[str, str] = {}
-    for family in dict.fromkeys(family for _, family in models):
-        members = [model for model, other in models if other == family]
-        found |= {model: MARKS[number % len(MARKS)] for number, model in enumerate(members)}
-    return found
 
 
 def metric_title(tables: Tables, metric: str) -> str | None:
@@ -78,21 +72,19 @@ def lines_by_size(chart: Chart, frame: pd.DataFrame) -> list[End]:
     Args:
         frame: run_id, model, family, subset_samples, seed, percent.
     """
-    palette = colours(frame["family"].tolist())
-    marks_by_model = marks_of(models_in(frame))
     ends = []
-    for model, family in models_in(frame):
+    for model, (colour, shade, line, mark) in looks(models_in(frame)).items():
         rows = frame[frame["model"] == model]
         means = rows.groupby("subset_samples")["percent"].mean()
-        chart.axes.plot(means.index.tolist(), means.tolist(), "-", color=palette[family], lw=1.6)
+        chart.axes.plot(means.index.tolist(), means.tolist(), ls=line, color=shade, lw=1.6)
         for size, values in rows.groupby("subset_samples")["percent"]:
-            mean_bars(chart, float(str(size)), values, palette[family])
+            mean_bars(chart, float(str(size)), values, shade)
         marks = zip(rows["run_id"], rows["subset_samples"], rows["seed"], rows["percent"], strict=True)
-        texts = [f"{run_id}: {percent:.1f} % at {size:,} images, seed {seed}" for run_id, size, seed, percent in marks]
+        texts = [f"{run_id}: {percent:.1f} % at {images(size)}, seed {seed}" for run_id, size, seed, percent in marks]
         places = (rows["subset_samples"].tolist(), rows["percent"].tolist())
-        look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.75}
-        chart.axes.plot(*places, marks_by_model[model], gid=chart.tip(*texts), **look)
-        ends.append(End(float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
+        look: Keywords = {"color": shade, "ms": 4.5, "alpha": 0.75}
+        chart.axes.plot(*places, mark, gid=chart.tip(*texts), **look)
+        ends.append(End(float(means.index[-1]), float(means.iloc[-1]), model, colour))
     size_axis(chart.axes, sorted(int(size) for size in frame["subset_samples"].unique()))
     return ends
 
@@ -122,12 +114,12 @@ def data_scaling(tables: Tables, metric: str = "best_val_top1", overlay: bool = 
 def overlay_figure4(chart: Chart) -> str:
     """Two models of the digitised Figure 4 on axes of their own; returns what the caption says of it."""
     runs = paper.figure4().runs
-    axes = overlay_axes(chart, "JFT images (faint: the paper's ViT-B/32, blue, and ResNet50x1, orange)")
+    axes = overlay_axes(chart, "JFT images; faint: the paper's\nViT-B/32, blue, and ResNet50x1, orange")
     said = []
     for model, family in (("ViT-B/32", "ViT"), ("ResNet50x1", "ResNet")):
         rows = runs[runs["model"] == model]
         percent = PERCENT * rows["best_val_top1"]
-        axes.plot(rows["subset_samples"], percent, "s--", color=colours([])[family], alpha=0.25, lw=1, ms=3.5)
+        axes.plot(rows["subset_samples"], percent, "s--", color=FAMILY_COLOURS[family], alpha=0.25, lw=1, ms=3.5)
         said.append(f"{model} ({percent.iloc[0]:.0f} to {percent.iloc[-1]:.0f} %)")
     sizes = list(paper.SIZES_FIGURE4.values())
     axes.set_xticks(sizes, list(paper.SIZES_FIGURE4))
@@ -162,9 +154,9 @@ def gaps(verdict: Verdict) -> Chart:
     chart.axes.axhline(0, color=INK, lw=0.8)
     for item in comparison.gaps:
         gap = item.gap
-        text = f"{item.size:,} images: {gap.value:+.2f} points"
+        text = f"{images(item.size)}: {signed(gap.value)} points"
         if gap.known:
-            text += f" ({gap.low:+.2f} to {gap.high:+.2f}), {item.pairs} paired seeds"
+            text += f" ({signed(gap.low)} to {signed(gap.high)}), {item.pairs} paired seeds"
             chart.axes.plot([item.size, item.size], [gap.low, gap.high], color=INK, lw=1.4)
         face = INK if item.used else "none"
         chart.axes.plot([item.size], [gap.value], "o", color=INK, mfc=face, ms=6, gid=chart.tip(text))
@@ -188,25 +180,33 @@ def learning_curves(tables: Tables) -> Chart:
     curves = tables.curves[(tables.curves["split"] == "val") & (tables.curves["metric"] == "top1")]
     runs = tables.finished[["run_id", "model", "family", "subset_samples"]].drop_duplicates("run_id")
     joined = curves.merge(runs, on="run_id")
-    palette = colours(runs["family"].tolist())
+    shown = models_in(runs[runs["run_id"].isin(curves["run_id"])])
+    drawn = looks(shown)
+    by_model = len({family for _, family in shown}) < len(shown)
     sizes = sorted(runs["subset_samples"].unique())
     many = joined["run_id"].nunique() > MOST_LINES
     if many:
         keys = ["model", "family", "subset_samples", "samples_seen"]
         joined = joined.groupby(keys, sort=False)[["exaflops", "value"]].mean().reset_index()
         joined["run_id"] = joined["model"] + ", mean over seeds"
-    for _, part in joined.groupby(["run_id", "family", "subset_samples"], sort=False):
+    for _, part in joined.groupby(["run_id", "model", "subset_samples"], sort=False):
         rows = part.sort_values("samples_seen")
-        name, family, size = rows[["run_id", "family", "subset_samples"]].iloc[0]
+        name, model, size = rows[["run_id", "model", "subset_samples"]].iloc[0]
         percent = PERCENT * rows["value"].astype(float)
         strength = 0.3 + 0.7 * (sizes.index(size) + 1) / len(sizes)
-        text = f"{name}: {short(size)} images, {percent.iloc[-1]:.1f} % at the end"
-        look: Look = {"color": palette[family], "alpha": strength, "lw": 0.6 + strength}
+        text = f"{name}: {images(size, short(size))}, {percent.iloc[-1]:.1f} % at the end"
+        look: Keywords = {"color": drawn[model].shade, "ls": drawn[model].line}
+        look |= {"alpha": strength, "lw": 0.6 + strength}
+        if by_model:
+            look |= {"marker": drawn[model].mark, "ms": 4, "markevery": [-1]}
         chart.axes.plot(rows["exaflops"], percent, gid=chart.tip(text), **look)
-    family_legend(chart.axes, list(dict.fromkeys(joined["family"].tolist())))
+    chart.axes.xaxis.set_major_locator(MaxNLocator(6))
+    chart.axes.xaxis.set_major_formatter(COMPUTE_TICKS)
+    legend(chart, {model if by_model else family: drawn[model] for model, family in shown}, marks=by_model)
     line = "model and size, mean over seeds" if many else "run"
     stronger = "; stronger lines are larger subsets" if len(sizes) > 1 else ""
-    chart.caption = f"One line a {line}{stronger}. {tables.study.get('compute_note', FLOPS)}"
+    marks = ", its mark at its end" if by_model else ""
+    chart.caption = f"One line a {line}{marks}{stronger}. {tables.study.get('compute_note', FLOPS)}"
     return chart
 
 
@@ -220,10 +220,10 @@ def transfer(tables: Tables, evaluation: Evaluation) -> Chart:
     means = rows[rows["features"] == "pretrained"].groupby(keys, sort=False)["value"].mean().reset_index()
     ends = lines_by_size(chart, with_percent(means, means["value"]))
     untrained = rows[rows["features"] == "untrained"]
-    palette = colours(means["family"].tolist())
-    for model, family in models_in(untrained):
+    drawn = looks(models_in(means))
+    for model, _ in models_in(untrained):
         percent = PERCENT * float(untrained[untrained["model"] == model]["value"].mean())
-        line = chart.axes.axhline(percent, color=palette[family], lw=0.9, ls=":")
+        line = chart.axes.axhline(percent, color=drawn[model].shade, lw=0.9, ls=":")
         line.set_gid(chart.tip(f"{model}, untrained: {percent:.1f} %"))
     raw = evaluation.raw_pixels(tables.transfer)
     if len(raw):

@@ -3,9 +3,10 @@
 import pandas as pd
 
 from analysis import paper
-from analysis.figures import FLOPS, PERCENT, Look, marks_of, mean_bars, metric_title, models_in, runs_said, with_percent
+from analysis.figures import FLOPS, PERCENT, Keywords, mean_bars, metric_title, models_in, runs_said, with_percent
+from analysis.looks import FAMILY_COLOURS, looks
 from analysis.results import Tables, transfer_title
-from analysis.style import GRID, Chart, End, colours, compute_axis, label_lines, new_chart, overlay_axes
+from analysis.style import GRID, Chart, End, compute_axis, label_lines, new_chart, overlay_axes, set_axis
 from analysis.summary import ladder, unit_name
 
 LEAST_STEP = 1.05  # two computes closer than this are one: recipes of one model, repeated runs
@@ -33,20 +34,20 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
     spent = "exaFLOPs" if unit == "exaflops" else str(tables.study.get("device_unit", unit_name(unit)))
     chart = new_chart(f"Compute scaling in {spent}: {name}", f"{AXIS_NAMES[unit]} [{spent}]", f"Top-1 [%], {name}")
     chart.axes.set_xscale("log")
-    palette = colours(rows["family"].tolist())
+    families = dict.fromkeys(rows["family"])
     ends = []
-    for family in dict.fromkeys(rows["family"]):
+    for family, (colour, shade, stroke, mark) in looks([(family, family) for family in families]).items():
         line = rungs[rungs["family"] == family].sort_values("compute")
         if family in climbing:
-            chart.axes.plot(line["compute"], line["percent"], "-", color=palette[family], lw=1.2, alpha=0.6)
+            chart.axes.plot(line["compute"], line["percent"], ls=stroke, color=shade, lw=1.2, alpha=0.6)
         part = rows[rows["family"] == family]
         for _, values in part.groupby(["model", "rung"]):
-            mean_bars(chart, float(values["compute"].mean()), values["percent"], palette[family])
+            mean_bars(chart, float(values["compute"].mean()), values["percent"], shade)
         marks = zip(part["run_id"], part["percent"], part["compute"], strict=True)
         texts = [f"{run_id}: {percent:.2f} % for {compute:.3g} {spent}" for run_id, percent, compute in marks]
-        look: Look = {"color": palette[family], "ms": 4.5, "alpha": 0.8}
-        chart.axes.plot(part["compute"].tolist(), part["percent"].tolist(), "o", gid=chart.tip(*texts), **look)
-        ends.append(End(float(line["compute"].iloc[-1]), float(line["percent"].iloc[-1]), family, palette[family]))
+        look: Keywords = {"color": shade, "ms": 4.5, "alpha": 0.8}
+        chart.axes.plot(part["compute"].tolist(), part["percent"].tolist(), mark, gid=chart.tip(*texts), **look)
+        ends.append(End(float(line["compute"].iloc[-1]), float(line["percent"].iloc[-1]), family, colour))
     compute_axis(chart.axes)
     chart.caption = f"Runs on the full set; lines join rungs. {runs_said(rows, ['model', 'rung'])}"
     if unit == "exaflops":
@@ -74,7 +75,7 @@ def overlay_table6(chart: Chart) -> str:
     for family in ("ResNet", "ViT", "hybrid"):
         rows = runs[runs["family"] == family]
         percent = PERCENT * rows["best_val_top1"].astype(float)
-        axes.plot(rows["exaflops_spent"], percent, "s", color=colours([])[family], alpha=0.25, ms=3.5)
+        axes.plot(rows["exaflops_spent"], percent, "s", color=FAMILY_COLOURS[family], alpha=0.25, ms=3.5)
     values = PERCENT * runs["best_val_top1"].astype(float)
     return (
         "Faint, on axes of their own (top: exaFLOPs by the paper's convention, padding not counted; height: mean of "
@@ -97,21 +98,19 @@ def pretraining_sets(tables: Tables, metric: str = "best_val_top1", overlay: boo
     chart = new_chart(
         "Pre-training sets", "Pre-training set, smallest first", "Top-1 [%]" + (f", {own}" if own else "")
     )
-    marks_by_model = marks_of(models_in(frame))
-    palette = colours(frame["family"].tolist())
     ends = []
-    for model, family in models_in(frame):
+    for model, (colour, shade, line, mark) in looks(models_in(frame)).items():
         rows = frame[frame["model"] == model].assign(place=lambda part: part["dataset"].map(place))
         means = rows.groupby("place")["percent"].mean()
-        chart.axes.plot(means.index.tolist(), means.tolist(), "-", color=palette[family], lw=1.3, alpha=0.7)
+        chart.axes.plot(means.index.tolist(), means.tolist(), ls=line, color=shade, lw=1.3, alpha=0.7)
         for number, values in rows.groupby("place")["percent"]:
-            mean_bars(chart, float(str(number)), values, palette[family])
+            mean_bars(chart, float(str(number)), values, shade)
         marks = zip(rows["run_id"], rows["percent"], strict=True)
         texts = [f"{run_id}: {percent:.2f} %" for run_id, percent in marks]
-        look: Look = {"color": palette[family], "marker": marks_by_model[model], "ms": 4.5, "alpha": 0.8, "ls": ""}
+        look: Keywords = {"color": shade, "marker": mark, "ms": 4.5, "alpha": 0.8, "ls": ""}
         chart.axes.plot(rows["place"].tolist(), rows["percent"].tolist(), gid=chart.tip(*texts), **look)
-        ends.append(End(float(means.index[-1]), float(means.iloc[-1]), model, palette[family]))
-    chart.axes.set_xticks(list(place.values()), list(place), parse_math=False)
+        ends.append(End(float(means.index[-1]), float(means.iloc[-1]), model, colour))
+    set_axis(chart, list(place))
     chart.caption = f"Every set whole. {runs_said(frame, ['model', 'dataset'])}"
     if overlay and set(place) == set(paper.PRETRAINING_SETS):
         chart.caption += " " + bit_band(chart, place)

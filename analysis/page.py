@@ -8,9 +8,11 @@ from html import escape
 
 STYLE = """
 :root { color-scheme: light dark; --fg:#1c1e21; --muted:#5b6167; --bg:#fcfcfb; --card:#fff; --line:#dcdee0;
-  --ink:#3a3a3a; --blue:#0072b2; --accent:#0072B2; --warn:#8a4b00; --warnbg:#fff4e2 }
+  --ink:#3a3a3a; --blue:#0072b2; --deep:#00477a; --accent:#0072B2; --warn:#8a4b00; --warnbg:#fff4e2;
+  --shade:#0002 }
 @media (prefers-color-scheme: dark) { :root { --fg:#e6e7e8; --muted:#a4abb2; --bg:#15171a; --card:#1d2024;
-  --line:#34393f; --ink:#cfd3d7; --blue:#4ba3da; --accent:#6cb6e6; --warn:#ffc982; --warnbg:#33270f } }
+  --line:#34393f; --ink:#cfd3d7; --blue:#4ba3da; --deep:#2b77a6; --accent:#6cb6e6; --warn:#ffc982; --warnbg:#33270f;
+  --shade:#fff3 } }
 * { box-sizing: border-box }
 body { margin:0; background:var(--bg); color:var(--fg); font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif }
 main { max-width:1120px; margin:0 auto; padding:28px 20px 60px }
@@ -24,17 +26,27 @@ p.sub { color:var(--muted); margin:.1em 0 1.2em } a { color:var(--accent) }
 figure { margin:0; min-width:0; background:var(--card); border:1px solid var(--line); border-radius:8px;
   padding:12px 14px }
 figure h3 { margin:0 0 4px; font-size:1rem } figcaption { color:var(--muted); font-size:.84rem; line-height:1.4 }
-.plot { overflow-x:auto }
+.plot { overflow-x:auto } .plot::before { content:"\\2194  scroll sideways for the whole figure"; display:none;
+  position:sticky; left:0; width:max-content; color:var(--muted); font-size:.8rem }
+@media (max-width: 549px) { .plot::before { display:block } }  /* where the svg's least width is more than there is */
 svg { display:block; width:100%; min-width:480px; height:auto } svg text { font-family:inherit }
 [style*="stroke: #3a3a3a"] { stroke:var(--ink) !important }
 [style*="fill: #3a3a3a"] { fill:var(--ink) !important }
 [style*="stroke: #0072b2"] { stroke:var(--blue) !important }
 [style*="fill: #0072b2"] { fill:var(--blue) !important }
+[style*="stroke: #00477a"] { stroke:var(--deep) !important }
+[style*="fill: #00477a"] { fill:var(--deep) !important }
 svg .mark { cursor:default } svg .mark:hover, svg .mark.at { opacity:.45 }
 #tip { position:fixed; z-index:9; max-width:320px; padding:4px 9px; border-radius:6px; background:var(--fg);
   color:var(--bg); font-size:.82rem; pointer-events:none }
 :focus-visible { outline:3px solid var(--accent); outline-offset:2px }
-.scroll { overflow-x:auto; border:1px solid var(--line); border-radius:8px; background:var(--card) }
+/* a shadow at the side to which there is more: the covers scroll along with the content, the shadows do not */
+.plot, .scroll { background:linear-gradient(90deg,var(--card) 40%,transparent) 0/44px 100% no-repeat local,
+  linear-gradient(270deg,var(--card) 40%,transparent) 100%/44px 100% no-repeat local,
+  linear-gradient(90deg,var(--shade),transparent) 0/15px 100% no-repeat scroll,
+  linear-gradient(270deg,var(--shade),transparent) 100%/15px 100% no-repeat scroll,var(--card) }
+@media (min-width: 550px) { .plot { background:none } }
+.scroll { overflow-x:auto; border:1px solid var(--line); border-radius:8px }
 table { border-collapse:collapse; width:100%; font-size:.87rem; font-variant-numeric:tabular-nums }
 th,td { padding:6px 10px; text-align:right; white-space:nowrap; border-bottom:1px solid var(--line) }
 th:first-child,td:first-child { text-align:left } tr:last-child td { border-bottom:0 }
@@ -63,13 +75,21 @@ for (const button of document.querySelectorAll('table.sortable th button')) butt
   table.tBodies[0].append(...rows);
 });
 const tip = document.getElementById('tip');
-const show = mark => { const box = mark.getBoundingClientRect();
+const show = (mark, event) => { const box = mark.getBoundingClientRect();
+  const line = mark.tagName !== 'use';  // its box is wide: the words stand where it was pointed at
+  const [left, top] = line && event ? [event.clientX, event.clientY] : [box.left + box.width / 2, box.top];
   tip.textContent = mark.dataset.tip || mark.querySelector('title').textContent; tip.hidden = false;
-  tip.style.left = Math.max(4, Math.min(box.left + box.width / 2, innerWidth - tip.offsetWidth - 8)) + 'px';
-  tip.style.top = Math.max(4, box.top - tip.offsetHeight - 8) + 'px'; };
+  tip.style.left = Math.max(4, Math.min(left, innerWidth - tip.offsetWidth - 8)) + 'px';
+  tip.style.top = Math.max(4, top - tip.offsetHeight - 8) + 'px'; };
+const places = mark => {  // on the screen: a mark's middle, a line's every third unit of length
+  if (mark.tagName === 'use') { const box = mark.getBoundingClientRect();
+    return [{x: box.left + box.width / 2, y: box.top + box.height / 2}]; }
+  const line = mark.querySelector('path'), onScreen = line.getScreenCTM();
+  return Array.from({length: Math.ceil(line.getTotalLength() / 3) + 1},
+    (_, step) => line.getPointAtLength(3 * step).matrixTransform(onScreen)); };
 const near = (marks, event) => { let found = null, least = 20;  // pixels, for a finger
-  for (const mark of marks) if (mark.tagName === 'use') { const box = mark.getBoundingClientRect();
-    const away = Math.hypot(box.left + box.width / 2 - event.clientX, box.top + box.height / 2 - event.clientY);
+  for (const mark of marks) for (const {x, y} of places(mark)) {
+    const away = Math.hypot(x - event.clientX, y - event.clientY);
     if (away < least) { least = away; found = mark; } }
   return found; };
 document.addEventListener('pointerdown', () => { tip.hidden = true; });
@@ -77,10 +97,9 @@ for (const svg of document.querySelectorAll('figure svg')) {
   const marks = [...svg.querySelectorAll('.mark')]; let at = -1;
   const leave = () => { if (at >= 0) marks[at].classList.remove('at'); tip.hidden = true; };
   svg.addEventListener('pointerover', event => { const mark = event.target.closest('.mark');
-    if (mark) show(mark); else tip.hidden = true; });
+    if (mark) show(mark, event); else tip.hidden = true; });
   svg.addEventListener('pointerleave', event => { if (event.pointerType !== 'touch') leave(); });
-  svg.addEventListener('click', event => { const mark = event.target.closest('.mark') || near(marks, event);
-    if (mark) show(mark); });
+  svg.addEventListener('click', event => { const mark = near(marks, event); if (mark) show(mark, event); });
   svg.addEventListener('blur', () => { leave(); at = -1; });
   svg.addEventListener('keydown', event => { const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
     if (event.key === 'Escape') leave();
@@ -122,11 +141,11 @@ def figure(title: str, svg: str, caption: str) -> str:
 Cell = tuple[str, object]  # what is shown, what is sorted by
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], links: Sequence[str] | None = None) -> str:
+def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], links: Sequence[str | None] = ()) -> str:
     """A sortable table.
 
     Args:
-        links: where the first cell of each row leads.
+        links: where the first cell of each row leads; None for nowhere.
     """
     head = "".join(f'<th scope="col"><button type="button">{escape(header)}</button></th>' for header in headers)
     body = []
@@ -134,8 +153,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], links: Sequenc
         cells = []
         for column, (shown, value) in enumerate(row):
             text = escape(shown)
-            if column == 0 and links is not None:
-                text = f'<a href="{escape(links[number], quote=True)}">{text}</a>'
+            link = links[number] if column == 0 and links else None
+            if link:
+                text = f'<a href="{escape(link, quote=True)}">{text}</a>'
             key = "" if value is None or value != value else value
             cells.append(f'<td data-value="{escape(str(key), quote=True)}">{text}</td>')
         body.append(f"<tr>{''.join(cells)}</tr>")

@@ -45,7 +45,8 @@ def build(folder: Path, out: Path) -> list[Verdict]:
         page.figure(chart.title, inline(svgs[name], chart.title, f"f{number}"), chart.caption)
         for number, (name, chart) in enumerate(charts.items())
     ]
-    (out / "index.html").write_text(html(tables, verdicts, found, drawn), encoding="utf-8")
+    folders = {path.name for path in out.absolute().parent.iterdir() if path.is_dir()}
+    (out / "index.html").write_text(html(tables, verdicts, found, drawn, folders), encoding="utf-8")
     (out / "report.md").write_text(markdown(tables, verdicts, found, charts), encoding="utf-8")
     return verdicts
 
@@ -107,8 +108,10 @@ def averages(tables: Tables, targets: list[Evaluation]) -> dict[str, str]:
     return found
 
 
-def html(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, drawn: list[str]) -> str:
-    """The page. `found` is what analysis.summary.analyse says; None with nothing finished."""
+def html(
+    tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, drawn: list[str], folders: set[str]
+) -> str:
+    """The page. `found` is what analysis.summary.analyse says, None with nothing finished; `folders` are the runs'."""
     study = tables.study
     title = str(study.get("title") or study.get("name") or "Results")
     parts = [f"<h1>{page.escape(title)}</h1>", page.paragraph(subtitle(tables), "sub")]
@@ -125,10 +128,10 @@ def html(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, 
     parts += [page.heading("Subsets"), tables_of.subsets_table(tables)]
     if len(tables.transfer):
         parts += [page.heading("Transfer"), tables_of.transfer_table(tables)]
-    parts += [page.heading("Runs"), tables_of.runs_table(tables)]
+    parts += [page.heading("Runs"), tables_of.runs_table(tables, folders)]
     unfinished = tables.runs[tables.runs["state"] != "finished"]
     if len(unfinished):
-        parts += [page.heading("Not finished"), tables_of.unfinished_table(unfinished)]
+        parts += [page.heading("Not finished"), tables_of.unfinished_table(unfinished, folders)]
     if study.get("odd_folders"):
         parts += [page.heading("Folders that are in no table"), tables_of.odd_folders_table(study["odd_folders"])]
     parts += [page.heading("Compute and environment"), page.definitions(facts(tables))]

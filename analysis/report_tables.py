@@ -73,7 +73,12 @@ RUN_COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )
 
 
-def runs_table(tables: Tables) -> str:
+def link_to(run_id: object, folders: set[str]) -> str | None:
+    """To a run's folder, which is beside the report's; None where `folders` lacks it: the run waits."""
+    return f"../{quote(str(run_id))}/" if str(run_id) in folders else None
+
+
+def runs_table(tables: Tables, folders: set[str]) -> str:
     """Every run, finished or not, linked to its folder."""
     rows, links = [], []
     for row in tables.runs.to_dict("records"):
@@ -82,14 +87,14 @@ def runs_table(tables: Tables) -> str:
             value = row[name]
             cells.append(("", None) if pd.isna(value) else (form(float(value)), float(value)))
         rows.append(cells)
-        links.append(f"../{quote(str(row['run_id']))}/")
+        links.append(link_to(row["run_id"], folders))
     return page.table(("Run", "State", "Family", *[header for _, header, _ in RUN_COLUMNS]), rows, links)
 
 
-def unfinished_table(runs: pd.DataFrame) -> str:
+def unfinished_table(runs: pd.DataFrame, folders: set[str]) -> str:
     """Runs without a result and why."""
     rows = [[text_cell(row[name]) for name in ("run_id", "state", "reason")] for row in runs.to_dict("records")]
-    return page.table(("Run", "State", "Reason"), rows, [f"../{quote(str(run_id))}/" for run_id in runs["run_id"]])
+    return page.table(("Run", "State", "Reason"), rows, [link_to(run_id, folders) for run_id in runs["run_id"]])
 
 
 def text_cell(value: Any) -> page.Cell:
@@ -98,8 +103,11 @@ def text_cell(value: Any) -> page.Cell:
 
 
 def number_cell(value: float | None, form: str) -> page.Cell:
-    """A number by a format, empty where there is none."""
-    return ("", None) if value is None else (format(value, form), value)
+    """A number by a format, empty where there is none; what rounds to zero is no -0.00."""
+    if value is None:
+        return "", None
+    rounded = round(value, int(form[-2])) + 0.0 if form.endswith("f") else value
+    return format(rounded, form), value
 
 
 def odd_folders_table(items: list[dict[str, str]]) -> str:

@@ -12,24 +12,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from analysis.looks import Look
 
 INK = "#3a3a3a"
 GRID = "#9a9a9a"
 FAINT_INK = "#7d7d7d"  # of an overlay's text: 4 to 1 on light and on dark ground
-# Okabe and Ito's palette (jfly.uni-koeln.de/color), without yellow, which is too light for lines.
-FAMILY_COLOURS = {"ViT": "#0072B2", "ResNet": "#D55E00", "hybrid": "#009E73"}
 POINTS_PER_INCH = 72.0
 LABEL_POINTS = 11.5  # from one label to the next
 LONGEST_LABEL = 25  # characters
-OTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#5F6B6D")
+LEGEND_POINTS = 14.0  # from one row to the next
+LETTERS_PER_INCH = 14  # of a figure's height, in a label beside the plot
+TICK_LETTERS = 50  # that fit side by side under a plot
+ASIAN_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans SC", "Noto Sans JP", "Source Han Sans SC"),
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "PingFang SC", "Hiragino Sans GB"),
+    *("Arial Unicode MS", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "SimHei"),
+)
 SETTINGS: dict[Any, Any] = {
     "font.size": 9,
     "font.family": "sans-serif",
@@ -68,22 +78,16 @@ class Chart:
 
 
 def new_chart(title: str, x: str, y: str, width_inches: float = 5.6, height_inches: float = 3.6) -> Chart:
-    """An empty chart with labelled axes."""
+    """An empty chart with labelled axes; a long label of its height is wrapped."""
     with rc_context(SETTINGS):
         figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         axes.set_xlabel(x, parse_math=False)  # names of data: a dollar sign in them starts no formula
-        axes.set_ylabel(y, parse_math=False)
+        axes.set_ylabel(fill(y, round(LETTERS_PER_INCH * height_inches)), parse_math=False)
         figure.patch.set_alpha(0)
         axes.patch.set_alpha(0)
     return Chart(figure, axes, title)
-
-
-def colours(families: list[str]) -> dict[str, str]:
-    """A colour a family: the three of the paper keep theirs, others follow in order."""
-    others = [family for family in dict.fromkeys(families) if family not in FAMILY_COLOURS]
-    return FAMILY_COLOURS | {family: OTHER_COLOURS[i % len(OTHER_COLOURS)] for i, family in enumerate(others)}
 
 
 class End(NamedTuple):
@@ -144,15 +148,42 @@ def bottom(group: list[float], gap: float) -> float:
     return min(max(sum(group) / len(group) - length / 2, 0.0), max(1.0 - length, 0.0))
 
 
-def family_legend(axes: Axes, families: list[str]) -> None:
-    """Families by colour, over the plot; their names as they are, where matplotlib drops those with an underscore."""
-    palette = colours(families)
-    lines = [Line2D([], [], color=palette[family]) for family in families]
-    look: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "ncols": 4}
-    legend = axes.legend(lines, [" "] * len(lines), labelcolor="linecolor", frameon=False, **look)
-    for text, family in zip(legend.get_texts(), families, strict=True):
-        text.set_parse_math(False)
-        text.set_text(family)
+def legend(chart: Chart, names: dict[str, Look], marks: bool) -> None:
+    """Names with their lines over the plot, in as many columns as fit; the figure grows by the rows past the first."""
+    lines = [
+        Line2D([], [], color=look.shade, ls=look.line, marker=look.mark if marks else "", ms=4)
+        for look in names.values()
+    ]
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "handlelength": 2.8}
+    place["labelcolor"] = [look.colour for look in names.values()]
+    chart.figure.draw_without_rendering()  # the layout, which says how wide the axes are
+    width = chart.axes.get_window_extent().width
+    for columns in range(min(4, len(names)), 0, -1):
+        box = chart.axes.legend(lines, [" "] * len(lines), ncols=columns, frameon=False, **place)
+        for text, name in zip(box.get_texts(), short_names(list(names)), strict=True):
+            text.set_parse_math(False)  # set here, as matplotlib drops lines whose name begins with an underscore
+            text.set_text(name)
+        with quiet_glyphs():
+            if box.get_window_extent().width <= width:
+                break
+    rows = math.ceil(len(names) / columns)
+    chart.figure.set_figheight(chart.figure.get_figheight() + (rows - 1) * LEGEND_POINTS / POINTS_PER_INCH)
+
+
+def set_axis(chart: Chart, names: list[str]) -> None:
+    """Ticks 0, 1, … with these names, slanted where they would run into one another; the figure grows by the slant."""
+    axes, figure = chart.axes, chart.figure
+    shown = short_names(names)
+    axes.set_xticks(list(range(len(names))), shown, parse_math=False)
+    if max(map(len, shown)) * len(shown) > TICK_LETTERS:
+        axes.tick_params(axis="x", labelrotation=25)
+        for label in axes.get_xticklabels():
+            label.set(ha="right", rotation_mode="anchor")
+        figure.set_figheight(figure.get_figheight() + 0.03 * max(map(len, shown)))
+        axes.set_ylabel(fill(axes.get_ylabel(), 36), parse_math=False)  # the plot is no longer in the middle
+
+
+COMPUTE_TICKS = FuncFormatter(lambda value, _: f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e"))
 
 
 def compute_axis(axes: Axes) -> None:
@@ -163,9 +194,7 @@ def compute_axis(axes: Axes) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(5))
     else:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 50 * low else (1.0,)))
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e"))
-    )
+    axes.xaxis.set_major_formatter(COMPUTE_TICKS)
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
@@ -190,6 +219,16 @@ def short(size: float) -> str:
     return f"{size:g}"
 
 
+def images(number: float, shown: str = "") -> str:
+    """'1 image', '25,000 images'; `shown` in place of the number."""
+    return f"{shown or f'{number:,}'} image{'' if number == 1 else 's'}"
+
+
+def signed(points: float) -> str:
+    """'+0.12'; what rounds to zero is '+0.00' from either side."""
+    return f"{round(points, 2) + 0.0:+.2f}"
+
+
 @contextmanager
 def quiet_glyphs() -> Iterator[None]:
     """No warning of letters that the font lacks: a page's browser has them, a PNG shows boxes (docs/analysis.md)."""
@@ -198,9 +237,18 @@ def quiet_glyphs() -> Iterator[None]:
         yield
 
 
+def png_fonts() -> list[str]:
+    """DejaVu Sans, and the first of ASIAN_FONTS that is installed for the letters that it lacks."""
+    installed = {font.name for font in fontManager.ttflist}
+    return ["sans-serif", *[name for name in ASIAN_FONTS if name in installed][:1]]
+
+
 def write_png(chart: Chart, path: Path) -> None:
     """The figure on white, for papers and issues."""
     chart.figure.patch.set_alpha(1)
+    fonts = png_fonts()
+    for text in chart.figure.findobj(Text):
+        text.set(family=fonts)
     with quiet_glyphs():
         chart.figure.savefig(path, dpi=160, facecolor="white")
 

@@ -35,6 +35,10 @@ class Evaluation(NamedTuple):
         last = f"{self.transfer_id}:{self.protocol}" if self.transfer_id and self.shared else self.transfer_id
         return f"transfer:{self.target}:{self.shots}:{self.metric}:{last or self.protocol}"
 
+    def answers_to(self, metric: str) -> bool:
+        """Whether `metric` is its name, or the name's beginning up to shots or further; targets may hold colons."""
+        return f"{self.name}:".startswith(f"{metric}:") and len(metric) >= len(f"transfer:{self.target}:{self.shots}")
+
     @property
     def kind(self) -> str:
         """`5-shot`, `fine-tuned`, `linear probe`; with the protocol's name where several have as many shots."""
@@ -96,13 +100,8 @@ def choose(transfer: pd.DataFrame, metric: str, own: list[str]) -> Evaluation:
     Raises ValueError that says what there is, when none or still several answer.
     """
     everything = evaluations(transfer)
-    found = [
-        item
-        for item in everything  # a target's own name may have colons
-        if f"{metric}:".startswith(f"transfer:{item.target}:{item.shots}:") and f"{item.name}:".startswith(f"{metric}:")
-    ]
-    parts = metric.split(":")
-    if not found and (not 3 <= len(parts) <= 6 or not parts[2].isdecimal()):
+    found = [item for item in everything if item.answers_to(metric)]
+    if not found and not re.fullmatch(r"transfer:.+:\d+(:[^:]*){0,3}", metric):
         raise ValueError(f"metric {metric}: write transfer:TARGET:SHOTS, such as transfer:digits:5")
     found = [item for item in found if item.metric == "top1"] or found
     found = [item for item in found if item.transfer_id in own] or found

@@ -18,7 +18,7 @@ def why_again(path: Path) -> str | None:
     content = read_json(path)
     if content is None:
         return "damaged" if path.exists() else "not evaluated yet"
-    if bad := damage(content):
+    if bad := damage(content, path.stem):
         return f"damaged: {bad}"
     data = target_data(content)
     then, now = target_digest(content), digest_here(data, data_root()) if data else None
@@ -27,9 +27,9 @@ def why_again(path: Path) -> str | None:
     return None
 
 
-def damage(content: dict[str, Any]) -> str:
-    """What is wrong with a transfer file, '' for a whole one: every row can go to the table, the target to a reader."""
-    _, bad = sound_rows(content)
+def damage(content: dict[str, Any], name: str) -> str:
+    """What is wrong with the transfer file `name`; '' where every row can go to the table, the target to a reader."""
+    _, bad = sound_rows(content, name)
     if bad:
         return bad
     target = content.get("target")

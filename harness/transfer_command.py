@@ -295,7 +295,7 @@ def show(folder: Path, configs: list[TransferConfig]) -> None:
     averages: dict[tuple[str, int], dict[tuple[str, str], float]] = {}
     for path in (transfer_file(folder, transfer_id(config)) for config in configs):
         content = read_json(path)
-        if content is None or damage(content):
+        if content is None or damage(content, path.stem):
             continue
         lines, values = shown(folder.name, content)
         print("\n".join(lines))

@@ -122,6 +122,8 @@ def report_command(name: str, overrides: list[str]) -> int:
     folder = instance_folder(name, overrides)
     plan = collect.read_plan(folder)
     out = folder / "report"
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: a file where the report's folder goes; move it elsewhere")
     write_tables(folder, plan, out / "tables", "csv")
     return build_report(out / "tables", out)
 

@@ -8,11 +8,14 @@ import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from analysis import figures, figures_compute
+from analysis import figures, figures_compute, style
+from analysis.looks import looks
+from analysis.report_tables import number_cell
 from analysis.results import Tables, load
 from analysis.style import Chart
 from analysis.transfer import evaluations
-from tests.analysis.studies import linear_gap, runs_table, write_study
+from analysis.verdict import judge_all
+from tests.analysis.studies import SIZES, linear_gap, runs_table, write_study
 
 
 def tables_of(tmp_path: Path, runs: pd.DataFrame) -> Tables:
@@ -82,3 +85,72 @@ def test_recipes_of_one_compute_are_no_compute_figure(tmp_path: Path) -> None:
         inside = [box for box in boxes if box.x1 > chart.axes.get_window_extent().x0]
         assert len(inside) >= 2
         assert not any(one.overlaps(two) for one, two in combinations(inside, 2))
+
+
+def assert_inside(chart: Chart) -> None:
+    """All that is drawn, labels and legend too, is inside the figure."""
+    chart.figure.draw_without_rendering()
+    drawn, (width, height) = chart.figure.get_tightbbox(), chart.figure.get_size_inches()
+    assert -0.01 < drawn.x0 < drawn.x1 < width + 0.01
+    assert -0.01 < drawn.y0 < drawn.y1 < height + 0.01
+
+
+def test_forty_models_of_one_colour_are_drawn_apart() -> None:
+    """By shade, line and mark together; the first, which most studies have alone, is plain."""
+    found = looks([(f"m{n}", "ViT") for n in range(40)])
+    assert len({look[1:] for look in found.values()}) == 40
+    assert found["m0"] == ("#0072B2", "#0072B2", "-", "o")
+    assert len({look[1:] for look in looks([(f"m{n}", f"family {n}") for n in range(16)]).values()}) == 16
+
+
+@pytest.mark.parametrize("models", [2, 12])
+def test_learning_curves_name_the_models_of_a_family(tmp_path: Path, models: int) -> None:
+    runs = runs_table(lambda model, size, seed: 0.5, seeds=1)
+    first = runs[runs["model"] == "vit"].assign(family="A_family_name_of_forty_letters_or_so_long")
+    many = [first.assign(model=f"a_model_{n:02}", run_id=first["run_id"] + f"-{n}") for n in range(models)]
+    chart = figures.learning_curves(tables_of(tmp_path, pd.concat(many)))
+    assert_inside(chart)
+    names = chart.axes.get_legend().get_texts()
+    assert [text.get_text() for text in names] == [f"a_model_{n:02}" for n in range(models)]
+    assert chart.axes.get_window_extent().height > 150
+    alone = figures.learning_curves(tables_of(tmp_path, many[0]))
+    assert_inside(alone)
+    assert [text.get_text() for text in alone.axes.get_legend().get_texts()] == ["A_family_nam…s_or_so_long"]
+
+
+def test_long_names_of_sets_models_and_metrics_stay_in_the_figure(tmp_path: Path) -> None:
+    runs = runs_table(linear_gap(6.0, 1e4), seeds=1).replace(
+        {"model": {"vit": "a_model_with_a_name_of_forty_characters"}}
+    )
+    sets = ("a_long_name_of_a_set_of_photographs", "imagenet21k_winter_release_deduplicated", "jft300m_of_some_kind")
+    runs["dataset"] = runs["subset_samples"].map(dict(zip(SIZES, sets, strict=True)))
+    tables = load(write_study(tmp_path / "t", runs, metric_title="top-1 of a metric " + "with a long name " * 4))
+    chart = figures_compute.pretraining_sets(tables)
+    assert chart is not None
+    assert_inside(chart)
+    labels = chart.axes.get_xticklabels()
+    assert [label.get_rotation() > 0 for label in labels] == [True] * 3  # too long for a row
+    assert_inside(figures.data_scaling(tables, overlay=True))
+
+
+def test_a_gap_of_nothing_at_one_image_is_said_well(tmp_path: Path) -> None:
+    tables = tables_of(tmp_path, runs_table(lambda model, size, seed: 0.5 - 1e-7 * (model == "vit"), sizes=(1,)))
+    (said,) = figures.gaps(judge_all(tables)[0]).tips["tip-0"]
+    assert said.startswith("1 image: +0.00 points")
+    assert number_cell(-0.001, "+.2f")[0] == "+0.00"
+    assert number_cell(1000, ",d")[0] == "1,000"
+
+
+def test_letters_that_the_font_lacks_come_from_an_installed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def png(title: str, fonts: tuple[str, ...]) -> bytes:
+        monkeypatch.setattr(style, "ASIAN_FONTS", fonts)
+        chart = style.new_chart("", title, "y")
+        style.write_png(chart, tmp_path / "chart.png")
+        return (tmp_path / "chart.png").read_bytes()
+
+    serif = ("no such font", "DejaVu Serif")  # it has an arrow that DejaVu Sans lacks
+    assert png("⤀", serif) != png("⤀", ())
+    assert png("⤀", ("no such font",)) == png("⤀", ())
+    assert png("plain words", serif) == png("plain words", ())

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from analysis.commands import report_command
+from analysis.report import build
 from analysis.report_tables import transfer_table as transfer_table_of
-from analysis.results import TableError, Tables, load, scores, transfer_title
+from analysis.results import TableError, Tables, evaluations_of, load, scores, transfer_title
 from analysis.summary import analyse, lines
 from analysis.transfer import evaluations
 from tests.analysis.studies import linear_gap, runs_table, transfer_table, write_study
@@ -204,3 +205,18 @@ def test_a_ladder_with_several_targets_has_the_figures_of_figure_5(tmp_path: Pat
         "compute_scaling_device_days",
         *(f"compute_scaling_{panel}{unit}" for panel in panels for unit in ("", "_device_days")),
     }
+
+
+def test_a_targets_name_may_hold_colons(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "t", runs_table(linear_gap(6.0, 10_000)))
+    table = pd.read_csv(folder / "transfer.csv")
+    pd.concat([table.assign(target="photos:night:5"), table]).to_csv(folder / "transfer.csv", index=False)
+    tables = load(folder)
+    for metric in ("transfer:photos:night:5:5", "transfer:photos:night:5:5:top1"):
+        (found,) = evaluations_of(tables, metric)
+        assert found.target == "photos:night:5"
+    assert evaluations_of(tables, "transfer:digits:5")[0].target == "digits"
+    with pytest.raises(TableError, match="no such rows"):
+        evaluations_of(tables, "transfer:photos:night:5")  # a target "photos:night" that is not there
+    build(folder, tmp_path / "report")
+    assert "photos:night:5, 5-shot" in (tmp_path / "report" / "index.html").read_text()

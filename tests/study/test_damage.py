@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from harness.data.on_demand import open_or_pack
-from harness.errors import HarnessError
+from harness.errors import ConfigError, HarnessError
 from harness.study import collect
-from harness.study.commands import write_tables
+from harness.study.commands import report_command, write_tables
 
 
 def replace_line(path: Path, line: str) -> None:
@@ -207,3 +207,11 @@ def test_of_repeated_rows_of_a_transfer_file_the_last_counts(folder: Path) -> No
     found = collect.collect(folder, plan)
     pd.testing.assert_frame_equal(found.tables["transfer"], whole)
     assert "row 1: row 2 is of the same evaluation and seed (1 of " in found.odd_folders[0]["problem"]
+
+
+def test_a_file_in_the_way_of_the_report_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_RUNS", str(folder.parent))
+    (folder / "report").write_text("mine")
+    with pytest.raises(ConfigError, match="report: a file where the report's folder goes; move it elsewhere"):
+        report_command("pocket", ["data=fashion_mnist"])
+    assert (folder / "report").read_text() == "mine"

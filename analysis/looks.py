@@ -1,0 +1,53 @@
+"""Colour, line and mark of each model: a family has a colour, and what shares one is told apart by the rest."""
+
+from typing import NamedTuple
+
+from matplotlib.typing import LineStyleType
+
+# Okabe and Ito's palette (jfly.uni-koeln.de/color), without yellow, which is too light for lines.
+FAMILY_COLOURS = {"ViT": "#0072B2", "ResNet": "#D55E00", "hybrid": "#009E73"}
+OTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#5F6B6D")
+# Each colour's second shade: darker, of the dark ones lighter, so that both are seen on light and on dark ground.
+SHADES = {
+    "#0072B2": "#00477A",
+    "#D55E00": "#8A3D00",
+    "#009E73": "#006B4E",
+    "#CC79A7": "#8C4A6F",
+    "#56B4E9": "#2C7DA8",
+    "#E69F00": "#8F6300",
+    "#7A5195": "#AE92C4",
+    "#5F6B6D": "#98A5A8",
+}
+MARKS = "os^DvP*X<>"
+LINES: tuple[LineStyleType, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+
+
+class Look(NamedTuple):
+    """How one model, or one family, is drawn."""
+
+    colour: str  # of its name
+    shade: str  # of its line and marks
+    line: LineStyleType
+    mark: str
+
+
+def colours(families: list[str]) -> dict[str, str]:
+    """A colour a family: the three of the paper keep theirs, others follow in order."""
+    others = [family for family in dict.fromkeys(families) if family not in FAMILY_COLOURS]
+    return FAMILY_COLOURS | {family: OTHER_COLOURS[i % len(OTHER_COLOURS)] for i, family in enumerate(others)}
+
+
+def looks(models: list[tuple[str, str]]) -> dict[str, Look]:
+    """A look a model (name, family), in the table's order: no two of the first forty of one colour are alike.
+
+    The first model of a colour has its first shade, a solid line and a round mark.
+    """
+    palette = colours([family for _, family in models])
+    found: dict[str, Look] = {}
+    used = dict.fromkeys(palette.values(), 0)  # by colour, which families past the eighth share
+    for model, family in models:
+        colour = palette[family]
+        number, used[colour] = used[colour], used[colour] + 1
+        shade = (colour, SHADES[colour])[number // len(LINES) % 2]
+        found[model] = Look(colour, shade, LINES[number % len(LINES)], MARKS[number % len(MARKS)])
+    return found
