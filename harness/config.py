@@ -208,8 +208,10 @@ def transfer_identity(config: TransferConfig) -> dict[str, Any]:
     identity = {name: value for name, value in stated(config).items() if name not in unread}
     if (config.metrics or ["top1"]) == ["top1"]:
         identity.pop("metrics", None)  # as null, however it is written
-    if config.real_labels and Path(config.real_labels).is_file():  # its content, wherever it lies
-        identity["real_labels_sha256"] = hashlib.sha256(Path(config.real_labels).read_bytes()).hexdigest()
+    if (
+        config.real_labels and (path := Path(config.real_labels).expanduser()).is_file()
+    ):  # its content
+        identity["real_labels_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
     return identity
 
 

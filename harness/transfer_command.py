@@ -23,7 +23,7 @@ from timm.models import get_pretrained_cfg
 from harness.cell import resolve, transfer_id
 from harness.compose import compose
 from harness.config import ModelConfig, TrainConfig, TransferConfig
-from harness.data.manifest import dataset_folder, open_dataset
+from harness.data.manifest import Dataset, dataset_folder, open_dataset
 from harness.data.on_demand import open_or_pack
 from harness.errors import ConfigError, DatasetError, HarnessError
 from harness.experiment import device_of, prepare_torch, run_transfer, subject_of
@@ -188,29 +188,35 @@ def transfer_run(folder: Path, configs: list[TransferConfig], ranks: Ranks) -> s
         return f"the data set {dataset.name} or harness changed since this run was submitted"
     device = device_of(config.device.kind, ranks)
 
-    def evaluate() -> None:
+    def evaluate() -> str | None:
         with attention_path(cell.attention):
             subject = subject_of(folder, cell, dataset, device, ranks)
-            for target in configs:
-                run_transfer(folder, target, transfer_id(target), subject, dataset)
+            return each_target(folder, configs, subject, dataset)
 
     return locked(folder, config, ranks, evaluate)
 
 
-def locked(folder: Path, config: TrainConfig, ranks: Ranks, evaluate: Callable[[], None]) -> str | None:
-    """`evaluate()` by all ranks while the first holds the folder's lock."""
+def each_target(folder: Path, configs: list[TransferConfig], subject: Subject, dataset: Dataset | None) -> str | None:
+    """Evaluate every target, one that cannot be leaving the others alone; None, or what is wrong with those."""
+    problems = []
+    for target in configs:
+        try:
+            run_transfer(folder, target, transfer_id(target), subject, dataset)
+        except StoppedError:
+            raise
+        except HarnessError as error:
+            problems.append(str(error))
+    return "\n".join(problems) or None
+
+
+def locked(folder: Path, config: TrainConfig, ranks: Ranks, evaluate: Callable[[], str | None]) -> str | None:
+    """What `evaluate()` returns, called by all ranks while the first holds the folder's lock."""
     prepare_torch(config.launcher.threads)
     busy = "another process works on it"
     if not ranks.first:
-        if ranks.any(False):
-            return busy
-        evaluate()
-        return None
+        return busy if ranks.any(False) else evaluate()
     with lock(folder) as mine:
-        if ranks.any(not mine):
-            return busy
-        evaluate()
-    return None
+        return busy if ranks.any(not mine) else evaluate()
 
 
 def transfer_imported(path: Path, words: list[str], configs: list[TransferConfig]) -> int:
@@ -233,16 +239,14 @@ def transfer_imported(path: Path, words: list[str], configs: list[TransferConfig
     folder = runs_root() / "imported" / f"{found.config.name}-{name}"
     write_json(folder / "checkpoint.json", {"file": path.name, **about})
 
-    def evaluate() -> None:
+    def evaluate() -> str | None:
         with attention_path(attention):
-            subject = imported_subject(found, config, precision, attention)
-            for target in configs:
-                run_transfer(folder, target, transfer_id(target), subject, None)
+            return each_target(folder, configs, imported_subject(found, config, precision, attention), None)
 
     problem = locked(folder, config, ALONE, evaluate)
+    show(folder, configs)
     if problem:
         raise HarnessError(f"{folder}: {problem}")
-    show(folder, configs)
     return 0
 
 

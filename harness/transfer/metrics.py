@@ -67,7 +67,7 @@ def read_real(path: Path, target: Dataset, split: str = "test") -> list[list[int
         outside = {label for labels in listed for label in labels if not 0 <= label < target.num_classes}
         if outside:  # never chosen: the score would be too low
             raise ValueError(f"class {min(outside)} is none of the {target.num_classes:,} of {target.name}, from 0 on")
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DatasetError(f"transfer.real_labels={path}: {error}") from error
     pixels = Pixels(target, split, 1, 1)
     found = []

@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +72,22 @@ def test_real_labels_are_found_by_an_images_number(tmp_path: Path, monkeypatch: 
     file.write_text(json.dumps([[1]]))
     with pytest.raises(DatasetError, match="not one of the 1 images"):
         read_real(file, packed)
-    file.write_text("[1]")
-    with pytest.raises(DatasetError, match="list of lists"):
-        read_real(file, packed)
+    for text, why in (("[1]", "list of lists"), (100_000 * "[", "recursion")):
+        file.write_text(text)
+        with pytest.raises(DatasetError, match=why):
+            read_real(file, packed)
+
+
+def test_a_real_file_below_the_home_folder_counts_by_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = replace(compose(["transfer=digits", "transfer.metrics=[real]"]).transfer, real_labels="~/real.json")
+    ids = set()
+    for labels in ("[[0]]", "[[1]]"):
+        (tmp_path / "real.json").write_text(labels)
+        ids |= {transfer_id(config), transfer_id(replace(config, real_labels=str(tmp_path / "real.json")))}
+    assert len(ids) == 2
 
 
 def test_top_1_is_one_setting_however_it_is_written() -> None:

@@ -100,6 +100,13 @@ def test_a_target_of_the_same_images_is_refused(run: Path) -> None:
     assert "shares images" in done.stderr
 
 
+def test_a_refused_target_leaves_the_next_ones_alone(run: Path) -> None:
+    done = harness("transfer", str(run), "transfer=tiny,digits", "transfer.shots=[2]", check=False)
+    assert done.returncode == 1
+    assert "shares images" in done.stderr
+    assert "2-shot" in done.stdout
+
+
 def test_a_checkpoint_from_elsewhere_gets_the_same_rows(run: Path, tmp_path: Path, roots: Path) -> None:
     """Our own best checkpoint, as a file: what transfer of the run says, transfer of the file says too."""
     best = run / "checkpoints" / "best.safetensors"
