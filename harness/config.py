@@ -208,9 +208,7 @@ def transfer_identity(config: TransferConfig) -> dict[str, Any]:
     identity = {name: value for name, value in stated(config).items() if name not in unread}
     if (config.metrics or ["top1"]) == ["top1"]:
         identity.pop("metrics", None)  # as null, however it is written
-    if (
-        config.real_labels and (path := Path(config.real_labels).expanduser()).is_file()
-    ):  # its content
+    if config.real_labels and (path := Path(config.real_labels).expanduser()).is_file():  # its content
         identity["real_labels_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
     return identity
 
