@@ -9,11 +9,11 @@ import numpy as np
 from harness.config import TransferConfig
 from harness.data.manifest import Dataset
 from harness.data.on_demand import open_or_pack
-from harness.errors import DatasetError
+from harness.errors import DatasetError, HarnessError
 from harness.train.distributed import Ranks
 from harness.transfer.check import PROTOCOLS, check_transfer
 from harness.transfer.features import Features, cached_features, extract
-from harness.transfer.fewshot import Fit, Protocol, check_classes, fewshot_grid
+from harness.transfer.fewshot import Fit, Protocol, fewshot_grid
 from harness.transfer.finetune import finetune_rows
 from harness.transfer.metrics import measure, read_real
 from harness.transfer.probe import linear_probe
@@ -42,13 +42,21 @@ def evaluate_target(cfg: TransferConfig, subject: Subject, pretraining: Dataset 
 
 
 def in_turn(ranks: Ranks, make: Callable[[], T]) -> T:
-    """`make()` on the first rank, then on the others, which find what it has left on the disk."""
-    if ranks.first:
+    """`make()` on the first rank, then on the others, which find what it has left on the disk.
+
+    Raises HarnessError on all ranks where the first raises one: a rank that gave up alone would leave them waiting.
+    """
+    if not ranks.first:
+        if ranks.any(False):
+            raise HarnessError("the first rank could not do this; its message says why")
+        return make()
+    try:
         made = make()
-        ranks.any(False)
-        return made
+    except HarnessError:
+        ranks.any(True)
+        raise
     ranks.any(False)
-    return make()
+    return made
 
 
 def transfer_rows(cfg: TransferConfig, target: Dataset, subject: Subject, work: Path) -> tuple[list[Row], Row]:
@@ -61,6 +69,7 @@ def transfer_rows(cfg: TransferConfig, target: Dataset, subject: Subject, work: 
     for split in ("train", "test"):
         if split not in target.splits:
             raise DatasetError(f"transfer target {target.name} has no {split} split ({target.folder})")
+    check_trained(target, ("train", "val") if cfg.protocol == "finetune" else ("train",))
     real = read_real(Path(cfg.real_labels), target) if cfg.real_labels else None
     if cfg.protocol == "finetune":
         return finetune_rows(cfg, target, subject, work, real)
@@ -69,7 +78,6 @@ def transfer_rows(cfg: TransferConfig, target: Dataset, subject: Subject, work: 
     for kind, train, test in features_of(cfg, target, subject):
         if not subject.ranks.first:
             continue  # what follows takes seconds
-        check_classes(train.labels, test.labels)
         for fit in fits(cfg, train, test):
             head = {
                 "target": target.name,
@@ -86,6 +94,19 @@ def transfer_rows(cfg: TransferConfig, target: Dataset, subject: Subject, work: 
             if cfg.l2s is not None:
                 details["l2"][f"{kind}, {fit.shots}-shot, seed {fit.seed}"] = fit.l2
     return rows, details
+
+
+def check_trained(target: Dataset, splits: tuple[str, ...]) -> None:
+    """Raise DatasetError when a class of the test split has no image in the splits that are trained on."""
+    counts = [target.splits[split].class_counts for split in splits if split in target.splits]
+    trained = np.sum(counts, axis=0) > 0
+    unseen = np.flatnonzero((np.array(target.splits["test"].class_counts) > 0) & ~trained)
+    if unseen.size:
+        names = ", ".join(target.class_names[number] for number in unseen[:5])
+        raise DatasetError(
+            f"transfer target {target.name}: {unseen.size} classes are tested but have no training image: {names} "
+            f"({target.folder / 'manifest.json'}, class_counts)"
+        )
 
 
 def fits(cfg: TransferConfig, train: Features, test: Features) -> Iterator[Fit]:

@@ -17,7 +17,7 @@ from harness.errors import ConfigError, DatasetError, HarnessError
 from harness.models.build import build_model, pre_logits
 from harness.paths import cache_root
 from harness.train.evaluate import to_input
-from harness.transfer import features
+from harness.transfer import evaluate, features
 from harness.transfer.check import check_transfer
 from harness.transfer.evaluate import evaluate_target, transfer_rows
 from harness.transfer.features import Features, Setting, cache_path, cached_features, extract
@@ -149,6 +149,30 @@ def test_a_probe_beats_five_shots(digits: Dataset, tmp_path: Path) -> None:
     assert [row["protocol"] for row in rows] == ["linear_probe"] * 3
     assert rows[0]["value"] > max(row["value"] for row in five if row["features"] == "pretrained")
     assert set(details["l2"].values()) <= {1.0, 1024.0}
+
+
+@pytest.mark.parametrize("protocol, refused", [("fewshot", True), ("probe", True), ("finetune", False)])
+def test_a_tested_class_without_training_images_is_refused_before_features(
+    protocol: str, refused: bool, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fine-tuning trains on the validation split too."""
+    train, test = digits.splits["train"], digits.splits["test"]
+    counts = [0 if number == 5 else count for number, count in enumerate(train.class_counts)]
+    splits = {"train": replace(train, class_counts=counts), "val": train, "test": test}
+    cfg = compose(["transfer=digits", f"transfer.protocol={protocol}"]).transfer
+
+    class ReachedError(Exception): ...
+
+    def reached(*_: object) -> None:
+        raise ReachedError
+
+    monkeypatch.setattr(evaluate, "features_of", reached)
+    monkeypatch.setattr(evaluate, "finetune_rows", reached)
+    with pytest.raises(DatasetError if refused else ReachedError, match="tested but have no" if refused else None):
+        transfer_rows(cfg, replace(digits, splits=splits), subject(), tmp_path)
+    only = {"train": splits["train"], "test": test}
+    with pytest.raises(DatasetError, match="1 classes are tested but have no training image: 5 "):
+        transfer_rows(cfg, replace(digits, splits=only), subject(), tmp_path)
 
 
 def test_a_target_that_shares_images_is_refused(digits: Dataset, tiny: Dataset) -> None:

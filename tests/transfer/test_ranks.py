@@ -13,8 +13,9 @@ import torch
 
 from harness.compose import compose
 from harness.data.on_demand import open_or_pack
+from harness.errors import DatasetError, HarnessError
 from harness.train.distributed import ALONE, Ranks, joined
-from harness.transfer.evaluate import transfer_rows
+from harness.transfer.evaluate import in_turn, transfer_rows
 from harness.transfer.features import extract
 from tests.transfer.test_evaluate import subject
 from tests.transfer.test_finetune import transfer_config
@@ -35,11 +36,17 @@ def transfer_both(ranks: Ranks, folder: Path) -> None:
     (folder / f"rank{ranks.rank}.json").write_text(json.dumps(rows))
 
 
+def refuse() -> None:
+    raise DatasetError("no such set")
+
+
 def rank_body(rank: int, port: int, environment: dict[str, str], folder: str) -> None:
     os.environ.update(environment)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1")
     os.environ["MASTER_PORT"] = str(port)
     with joined(60.0, "cpu") as ranks:
+        with pytest.raises(HarnessError, match=["no such set", "the first rank could not"][rank]):
+            in_turn(ranks, refuse)  # on both, or the messages of what follows would be another's
         transfer_both(ranks, Path(folder))
 
 
