@@ -36,7 +36,8 @@ svg { display:block; width:100%; min-width:480px; height:auto } svg text { font-
 [style*="fill: #0072b2"] { fill:var(--blue) !important }
 [style*="stroke: #00477a"] { stroke:var(--deep) !important }
 [style*="fill: #00477a"] { fill:var(--deep) !important }
-svg .mark { cursor:default } svg .mark:hover, svg .mark.at { opacity:.45 }
+svg > * { pointer-events:none }  /* labels and lines to them lie over marks */
+svg .mark { cursor:default; pointer-events:auto } svg .mark:hover, svg .mark.at { opacity:.45 }
 #tip { position:fixed; z-index:9; max-width:320px; padding:4px 9px; border-radius:6px; background:var(--fg);
   color:var(--bg); font-size:.82rem; pointer-events:none }
 :focus-visible { outline:3px solid var(--accent); outline-offset:2px }

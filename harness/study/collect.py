@@ -166,6 +166,9 @@ def add_curves(columns: dict[str, list[Any]], path: Path, result: Item) -> list[
     if lines is None:
         return ["metrics.jsonl is missing; the curves lack this run"]
     sound, bad = sound_lines(parse_metrics(lines), result["samples_seen"])
+    end = max((line["samples_seen"] for line in sound), default=0)
+    if not bad and end < result["samples_seen"]:
+        bad = f"ends at {end:,} of {result['samples_seen']:,} samples; the curve stops short"
     flops = result["training_flops_per_image"]
     for line in sound:
         samples, split = line.pop("samples_seen"), line.pop("split")

@@ -110,6 +110,19 @@ def test_a_mark_says_run_and_values_to_pointer_and_keyboard(browser: Any, report
     page.close()
 
 
+def test_no_label_or_line_lies_between_the_pointer_and_a_mark(browser: Any, report: Path) -> None:
+    page, _, _ = open_page(browser, report)
+    under = """uses => uses.map(mark => {
+        mark.scrollIntoView({block: 'center'});
+        const box = mark.getBoundingClientRect();
+        return document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2).closest('.mark, svg'); })
+        .filter(found => found.tagName === 'svg').length"""
+    marks = page.locator("figure svg use.mark")
+    assert marks.count() > 40
+    assert marks.evaluate_all(under) == 0
+    page.close()
+
+
 def test_a_tap_on_or_near_a_mark_says_what_it_is(browser: Any, report: Path) -> None:
     page, _, _ = open_page(browser, report, 390, has_touch=True)
     tip, mark = page.locator("#tip"), page.locator("figure svg").first.locator(".mark").first

@@ -49,6 +49,8 @@ def test_damaged_and_foreign_folders_are_listed_and_crash_nothing(folder: Path, 
     shutil.copy(runs[3] / "result.json", runs[2] / "result.json")
     next((runs[4] / "transfer").glob("*.json")).write_text("[]")
     (runs[5] / "metrics.jsonl").write_bytes(b'\xff\xfe{"samples_seen": 1\n')
+    rows = (runs[6] / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (runs[6] / "metrics.jsonl").write_text("".join(rows[: len(rows) // 2]))  # at the end of a line
     (folder / "holiday photos").mkdir()
     (folder / "holiday photos" / "result.json").write_text("no JSON")
     (folder / "a file").write_text("")
@@ -59,13 +61,14 @@ def test_damaged_and_foreign_folders_are_listed_and_crash_nothing(folder: Path, 
     assert runs[3].name in problems[runs[2].name]
     assert problems[runs[4].name].startswith("damaged: transfer/")
     assert "metrics.jsonl" in problems[runs[5].name]
+    assert "the curve stops short" in problems[runs[6].name]
     assert problems["holiday photos"].startswith("foreign")
-    assert len(problems) == 6
+    assert len(problems) == 7
     tables = collect.collect(folder, plan).tables
     assert len(tables["runs"]) == 15
     assert int((tables["runs"]["state"] == "finished").sum()) == 12
     write_tables(folder, plan, tmp_path / "out", "csv")
-    assert len(json.loads((tmp_path / "out" / "study.json").read_text())["odd_folders"]) == 6
+    assert len(json.loads((tmp_path / "out" / "study.json").read_text())["odd_folders"]) == 7
 
 
 @pytest.mark.parametrize("name", ["runs.csv", "study.json"])
