@@ -4,19 +4,37 @@ from typing import NamedTuple
 
 from matplotlib.typing import LineStyleType
 
-# Okabe and Ito's palette (jfly.uni-koeln.de/color), without yellow, which is too light for lines.
+# Okabe and Ito's palette (jfly.uni-koeln.de/color); its light blue and orange darker, its yellow left out.
 FAMILY_COLOURS = {"ViT": "#0072B2", "ResNet": "#D55E00", "hybrid": "#009E73"}
-OTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#5F6B6D")
-# Each colour's second shade: darker, of the dark ones lighter, so that both are seen on light and on dark ground.
+OTHER_COLOURS = ("#CC79A7", "#3590C0", "#B07A00", "#7A5195", "#5F6B6D")
+# Each colour's second shade: darker, of the dark ones lighter. All have a contrast of 3 on white (WCAG 1.4.11) …
 SHADES = {
     "#0072B2": "#00477A",
     "#D55E00": "#8A3D00",
     "#009E73": "#006B4E",
     "#CC79A7": "#8C4A6F",
-    "#56B4E9": "#2C7DA8",
-    "#E69F00": "#8F6300",
-    "#7A5195": "#AE92C4",
-    "#5F6B6D": "#98A5A8",
+    "#3590C0": "#1F5F82",
+    "#B07A00": "#6E4C00",
+    "#7A5195": "#A884C0",
+    "#5F6B6D": "#8793A0",
+}
+# … and those that lack it on the page's dark ground, or are there too like their other shade, are lighter there.
+ON_DARK = {
+    "#D55E00": "#F0772A",
+    "#009E73": "#1FBF90",
+    "#0072B2": "#4BA3DA",
+    "#00477A": "#2B77A6",
+    "#8A3D00": "#B25A17",
+    "#006B4E": "#0B8F6A",
+    "#8C4A6F": "#A9638A",
+    "#3590C0": "#56B4E9",
+    "#1F5F82": "#3590C0",
+    "#B07A00": "#E69F00",
+    "#6E4C00": "#A87A1C",
+    "#7A5195": "#8D63A8",
+    "#A884C0": "#BBA3D0",
+    "#5F6B6D": "#79878B",
+    "#8793A0": "#A9B4BE",
 }
 MARKS = "os^DvP*X<>"
 LINES: tuple[LineStyleType, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
@@ -25,7 +43,7 @@ LINES: tuple[LineStyleType, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6,
 class Look(NamedTuple):
     """How one model, or one family, is drawn."""
 
-    colour: str  # of its name
+    colour: str  # its family's
     shade: str  # of its line and marks
     line: LineStyleType
     mark: str

@@ -6,12 +6,14 @@ Every string that comes from data goes through html.escape.
 from collections.abc import Sequence
 from html import escape
 
+from analysis.looks import ON_DARK
+
 STYLE = """
 :root { color-scheme: light dark; --fg:#1c1e21; --muted:#5b6167; --bg:#fcfcfb; --card:#fff; --line:#dcdee0;
-  --ink:#3a3a3a; --blue:#0072b2; --deep:#00477a; --accent:#0072B2; --warn:#8a4b00; --warnbg:#fff4e2;
+  --ink:#3a3a3a; --accent:#0072B2; --warn:#8a4b00; --warnbg:#fff4e2;
   --shade:#0002 }
 @media (prefers-color-scheme: dark) { :root { --fg:#e6e7e8; --muted:#a4abb2; --bg:#15171a; --card:#1d2024;
-  --line:#34393f; --ink:#cfd3d7; --blue:#4ba3da; --deep:#2b77a6; --accent:#6cb6e6; --warn:#ffc982; --warnbg:#33270f;
+  --line:#34393f; --ink:#cfd3d7; --accent:#6cb6e6; --warn:#ffc982; --warnbg:#33270f;
   --shade:#fff3 } }
 * { box-sizing: border-box }
 body { margin:0; background:var(--bg); color:var(--fg); font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif }
@@ -32,10 +34,6 @@ figure h3 { margin:0 0 4px; font-size:1rem } figcaption { color:var(--muted); fo
 svg { display:block; width:100%; min-width:480px; height:auto } svg text { font-family:inherit }
 [style*="stroke: #3a3a3a"] { stroke:var(--ink) !important }
 [style*="fill: #3a3a3a"] { fill:var(--ink) !important }
-[style*="stroke: #0072b2"] { stroke:var(--blue) !important }
-[style*="fill: #0072b2"] { fill:var(--blue) !important }
-[style*="stroke: #00477a"] { stroke:var(--deep) !important }
-[style*="fill: #00477a"] { fill:var(--deep) !important }
 svg > * { pointer-events:none }  /* labels and lines to them lie over marks */
 svg .mark { cursor:default; pointer-events:auto } svg .mark:hover, svg .mark.at { opacity:.45 }
 #tip { position:fixed; z-index:9; max-width:320px; padding:4px 9px; border-radius:6px; background:var(--fg);
@@ -59,6 +57,13 @@ dl { display:grid; grid-template-columns:max-content 1fr; gap:2px 16px; font-siz
 dd { margin:0; overflow-wrap:anywhere } code,pre { font:.88em ui-monospace,Menlo,Consolas,monospace }
 pre { background:var(--card); border:1px solid var(--line); border-radius:8px; padding:10px 14px; overflow-x:auto }
 """
+
+LIGHTER = "".join(
+    f'[style*="{what}: {colour.lower()}"] {{ {what}:{lighter} !important }}\n'
+    for colour, lighter in ON_DARK.items()
+    for what in ("stroke", "fill")
+)
+DARK = f"@media (prefers-color-scheme: dark) {{\n{LIGHTER}}}\n"
 
 # Sorting by any column, numbers by data-value, so that units and separators do not matter; and what a mark says, by
 # pointer, by a tap on it or near it (a finger that leaves hides nothing) or, on a focused figure, by the arrow keys.
@@ -117,7 +122,7 @@ def page(title: str, body: str) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
+        f"<title>{escape(title)}</title><style>{STYLE}{DARK}</style></head>\n"
         f'<body><main>\n{body}\n</main><div id="tip" role="status" hidden></div>'
         f"<script>{SCRIPT}</script></body></html>\n"
     )

@@ -32,6 +32,7 @@ FAINT_INK = "#7d7d7d"  # of an overlay's text: 4 to 1 on light and on dark groun
 POINTS_PER_INCH = 72.0
 LABEL_POINTS = 11.5  # from one label to the next
 LONGEST_LABEL = 25  # characters
+EARLY = 0.95  # of the plot's width: a line that ends before it
 LEGEND_POINTS = 14.0  # from one row to the next
 LETTERS_PER_INCH = 14  # of a figure's height, in a label beside the plot
 TICK_LETTERS = 50  # that fit side by side under a plot
@@ -119,10 +120,15 @@ def label_lines(chart: Chart, ends: list[End]) -> None:
     names = short_names([end.text for end in ordered])
     for end, name, place in zip(ordered, names, apart(heights, LABEL_POINTS / height), strict=True):
         at, coordinates = ((1.0, end.y), ("axes fraction", "data")) if end.x is None else ((end.x, end.y), "data")
+        right = axes.transAxes.inverted().transform(axes.transData.transform((end.x or 1.0, end.y)))[0]
+        early = end.x is not None and right < EARLY
         leader = {"arrowstyle": "-", "color": end.colour, "lw": 0.6, "alpha": 0.5, "relpos": (0, 0.5)}
+        leader |= {"ls": ":" if early else "-"}  # it crosses the plot, and is not the line going on
         look: dict[str, Any] = {"xycoords": coordinates, "textcoords": "axes fraction", "va": "center"}
-        look |= {"arrowprops": leader | {"shrinkA": 1, "shrinkB": 0}, "annotation_clip": False, "parse_math": False}
-        axes.annotate(name, at, (1.04, place), color=end.colour, fontsize=9, **look)
+        look |= {"arrowprops": leader | {"shrinkA": 8, "shrinkB": 0}, "annotation_clip": False, "parse_math": False}
+        axes.annotate(name, at, (1.075, place), color=INK, fontsize=9, **look)
+        sample = Line2D([1.04, 1.065], [place, place], color=end.colour, lw=2.2, transform=axes.transAxes)
+        axes.add_artist(sample).set_clip_on(False)
 
 
 def short_names(names: list[str]) -> list[str]:
@@ -155,7 +161,6 @@ def legend(chart: Chart, names: dict[str, Look], marks: bool) -> None:
         for look in names.values()
     ]
     place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "handlelength": 2.8}
-    place["labelcolor"] = [look.colour for look in names.values()]
     chart.figure.draw_without_rendering()  # the layout, which says how wide the axes are
     width = chart.axes.get_window_extent().width
     for columns in range(min(4, len(names)), 0, -1):

@@ -3,16 +3,17 @@
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from analysis import figures, figures_compute, style
-from analysis.looks import looks
+from analysis.looks import FAMILY_COLOURS, ON_DARK, OTHER_COLOURS, SHADES, looks
 from analysis.report_tables import number_cell
 from analysis.results import Tables, load
-from analysis.style import Chart
+from analysis.style import INK, Chart
 from analysis.transfer import evaluations
 from analysis.verdict import judge_all
 from tests.analysis.studies import SIZES, linear_gap, runs_table, write_study
@@ -154,3 +155,28 @@ def test_letters_that_the_font_lacks_come_from_an_installed_one(
     assert png("⤀", serif) != png("⤀", ())
     assert png("⤀", ("no such font",)) == png("⤀", ())
     assert png("plain words", serif) == png("plain words", ())
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2.2's contrast ratio of two colours as #rrggbb."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_line_stands_out_on_white_and_on_the_dark_page() -> None:
+    """WCAG 1.4.11: 3 to 1; text, which is ink, 4.5 to 1. The two shades of a colour are not one."""
+    for first, second in SHADES.items():
+        for colour in (first, second):
+            assert contrast(colour, "#ffffff") >= 3, colour
+            assert contrast(ON_DARK.get(colour, colour), "#1d2024") >= 3, colour
+        assert contrast(first, second) >= 1.5
+        assert contrast(ON_DARK.get(first, first), ON_DARK.get(second, second)) >= 1.3
+    assert contrast(INK, "#ffffff") > 4.5
+    assert contrast("#cfd3d7", "#1d2024") > 4.5
+    assert {*FAMILY_COLOURS.values(), *OTHER_COLOURS} == set(SHADES)
