@@ -81,10 +81,10 @@ def verdict_row(item: Comparison, tables: Tables, metric: str) -> dict[str, Any]
 
 
 def compute_of(runs: pd.DataFrame, unit: str) -> pd.Series:
-    """exaFLOPs spent, or days of one device (seconds in training steps x devices / 86,400)."""
+    """exaFLOPs spent, or device-days: seconds in training steps, summed over devices as the column is, / 86,400."""
     if unit == "exaflops":
         return runs["exaflops_spent"].astype(float)
-    return runs["device_seconds_train"].astype(float) * runs["device_count"].fillna(1).astype(float) / 86_400
+    return runs["device_seconds_train"].astype(float) / 86_400
 
 
 def ladder(tables: Tables, metric: str, unit: str) -> pd.DataFrame:
