@@ -131,6 +131,14 @@ def fit_rows(tables: Tables, metric: str, x: str) -> list[dict[str, Any]]:
     return [{"name": name} | fit.row() for name, fit in fits_of(tables, metric, x).items()]
 
 
+def off_by(log_ratio: float) -> str:
+    """'38.4 % too low' of log(predicted / measured)."""
+    percent = 100 * math.expm1(log_ratio)
+    if round(abs(percent), 1) == 0:
+        return "right to 0.1 %"
+    return f"{abs(percent):.1f} % too {'high' if percent > 0 else 'low'}"
+
+
 def plain(value: Any) -> Any:
     """What json can write: dataclasses as dicts, numpy numbers as Python's, NaN and infinity as None."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -248,6 +256,6 @@ def fit_line(row: dict[str, Any], x: str) -> str:
         + (f" ({row['intervals'][name][0]:.3g} to {row['intervals'][name][1]:.3g})" if row["intervals"] else "")
         for name, value in row["parameters"].items()
     )
-    held = row["held_out_log_error"]
-    tail = "" if held is None else f"; largest rung, held out: off by {100 * (math.exp(held) - 1):.1f} % of the error"
+    held = row["held_out_log_ratio"]
+    tail = "" if held is None else f"; largest rung, held out: predicted error {off_by(held)}"
     return f"Fit of {row['name']} against {x}: {row['form']}, {values}{tail}. {row['note']}".strip()
