@@ -8,6 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.special import stdtrit
 
 from analysis import paper
+from analysis.crossover import Interval
 from analysis.looks import FAMILY_COLOURS, looks
 from analysis.results import Tables
 from analysis.style import (
@@ -16,17 +17,16 @@ from analysis.style import (
     INK,
     Chart,
     End,
-    images,
     label_lines,
     legend,
     new_chart,
     overlay_axes,
     short,
-    signed,
     size_axis,
 )
 from analysis.transfer import Evaluation
 from analysis.verdict import Verdict
+from analysis.words import counted, images, signed
 
 Keywords = dict[str, Any]  # keyword arguments of matplotlib
 PERCENT = 100.0
@@ -156,22 +156,31 @@ def gaps(verdict: Verdict) -> Chart:
         gap = item.gap
         text = f"{images(item.size)}: {signed(gap.value)} points"
         if gap.known:
-            text += f" ({signed(gap.low)} to {signed(gap.high)}), {item.pairs} paired seeds"
+            text += f" ({signed(gap.low)} to {signed(gap.high)}), {counted(item.pairs, 'paired seed')}"
             chart.axes.plot([item.size, item.size], [gap.low, gap.high], color=INK, lw=1.4)
         face = INK if item.used else "none"
         chart.axes.plot([item.size], [gap.value], "o", color=INK, mfc=face, ms=6, gid=chart.tip(text))
     size = comparison.crossover.size
     if size is not None:
         chart.axes.axvspan(size.low, size.high, color=GRID, alpha=0.2, lw=0)
-        chart.axes.axvline(size.value, color=GRID, lw=1, ls="--")
+        if math.isfinite(size.value):
+            chart.axes.axvline(size.value, color=GRID, lw=1, ls="--")
     if comparison.gaps:
         size_axis(chart.axes, [item.size for item in comparison.gaps])
     level = PERCENT * verdict.rules.confidence
     chart.caption = (
         f"Above zero {comparison.first} is ahead. Bars: {level:.0f} % intervals, variance of seed pairs pooled over "
-        "sizes. Hollow: under the multiple of chance that the rules ask for, shown and not used. Band: crossover."
+        f"sizes. Hollow: under the multiple of chance that the rules ask for, shown and not used.{band_said(size)}"
     )
     return chart
+
+
+def band_said(crossover: Interval | None) -> str:
+    """What the caption says of the band: nothing where none is drawn."""
+    if crossover is None:
+        return ""
+    named = math.isfinite(crossover.value)
+    return " Band: crossover." if named else " Band: changes of sign, several, so no single crossover."
 
 
 def learning_curves(tables: Tables) -> Chart:

@@ -35,7 +35,8 @@ class Fit:
     parameters: dict[str, float]
     intervals: dict[str, tuple[float, float]]  # 95 %, percentile bootstrap; empty with one seed
     held_out_x: float | None  # the largest rung
-    held_out_log_error: float | None  # |log(predicted / measured)| there, of the fit to the other rungs
+    held_out_log_error: float | None  # |log(predicted / measured)| there, of the fit to the other rungs; mean of runs
+    held_out_log_ratio: float | None  # log(predicted / measured), below zero where the prediction is too low
     compared: dict[str, float]  # the same of every form that could be tried
     rungs: int
     runs: int
@@ -60,15 +61,13 @@ def fit(frame: pd.DataFrame, resamples: int = 100, seed: int = 0) -> Fit:
     """
     usable, not_finite, zero = clean(frame)
     rungs = usable["x"].nunique()
-    empty = Fit("no usable run", None, {}, {}, None, None, {}, rungs, len(usable), not_finite, zero, "")
+    empty = Fit("no usable run", None, {}, {}, None, None, None, {}, rungs, len(usable), not_finite, zero, "")
     if rungs < 2:
         return empty if rungs == 0 else replace(empty, status="one rung: no curve can be told from a point")
     x, error = usable["x"].to_numpy(float), usable["error"].to_numpy(float)
     largest = float(x.max())
-    compared = {}
-    for form, names in PARAMETERS.items():
-        if rungs - 1 >= len(names):
-            compared[form] = held_out(form, x, error)
+    ratios = {form: held_out(form, x, error) for form, names in PARAMETERS.items() if rungs - 1 >= len(names)}
+    compared = {form: float(np.abs(ratio).mean()) for form, ratio in ratios.items()}
     form = min(compared, key=lambda name: compared[name]) if compared else "power"
     found = fit_form(form, x, error)
     if found is None or not falls(found, x):
@@ -85,6 +84,7 @@ def fit(frame: pd.DataFrame, resamples: int = 100, seed: int = 0) -> Fit:
         intervals=intervals,
         held_out_x=largest if compared else None,
         held_out_log_error=compared.get(form),
+        held_out_log_ratio=float(ratios[form].mean()) if compared else None,
         compared=compared,
         note=note,
     )
@@ -181,13 +181,13 @@ def starts_of(error: Floats, count: int) -> list[Floats]:
     return [np.array(theta) for theta in sorted(grid)]
 
 
-def held_out(form: str, x: Floats, error: Floats) -> float:
-    """Mean |log(predicted / measured)| at the largest rung of a fit to all others."""
+def held_out(form: str, x: Floats, error: Floats) -> Floats:
+    """log(predicted / measured) of every run of the largest rung, by a fit to all others; infinite where it fails."""
     inside = x < x.max()
     found = fit_form(form, x[inside], error[inside])
     if found is None:
-        return float("inf")
-    return float(np.abs(np.log(predict(x[~inside], found)) - np.log(error[~inside])).mean())
+        return np.array([np.inf])
+    return np.asarray(np.log(predict(x[~inside], found)) - np.log(error[~inside]))
 
 
 def bootstrap(

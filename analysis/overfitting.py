@@ -8,6 +8,7 @@ import pandas as pd
 from analysis.crossover import POINTS, SEVERAL, Comparison, Rules, compare, sign_change
 from analysis.results import Tables, pairs_of, scores
 from analysis.verdict import bounds, rough
+from analysis.words import images
 
 MIN_TIMES_LARGER = 1.2  # models within 20 % of each other, in parameters and in compute, are of one size
 
@@ -87,13 +88,11 @@ def sentence(comparison: Comparison) -> str:
     if where.size is not None:
         side = "below" if comparison.used[0].gap.value < comparison.used[-1].gap.value else "above"
         value = rough(where.size.value, where.size.low, where.size.high)
-        return f"{first} does worse than {second} {side} {value} images ({bounds(comparison)})."
+        return f"{first} does worse than {second} {side} {images(where.size.value, value)} ({bounds(comparison)})."
     bracket = sign_change(comparison)
     if bracket:
         worst, best = (bracket.below, bracket.above) if bracket.upwards else (bracket.above, bracket.below)
-        return (
-            f"{first} does worse than {second} at {worst:,} images and better at {best:,} (as measured; no interval)."
-        )
+        return f"{first} does worse than {second} at {images(worst)} and better at {best:,} (as measured; no interval)."
     if not worse:
         return f"{first} does no worse than {second} at any size measured."
     if len(worse) == len(comparison.gaps):

@@ -12,6 +12,7 @@ from analysis.results import TableError, Tables, evaluations_of, load
 from analysis.style import Chart, inline, raw_svg, write_png
 from analysis.transfer import Evaluation, evaluations
 from analysis.verdict import Verdict, judge_all, points
+from analysis.words import counted
 
 CITATION = """@inproceedings{dosovitskiy2021image,
   title={An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale},
@@ -222,8 +223,9 @@ def verdict_card(verdict: Verdict, study: dict[str, object]) -> str:
     headers = ("Training images", f"{comparison.first} [%]", f"{comparison.second} [%]", "Gap", "Paired seeds", "Used")
     rule = (
         f"Metric {verdict.metric}. {100 * rules.confidence:.0f} % intervals, "
-        f"{comparison.degrees_of_freedom} degrees of freedom (at least {rules.min_degrees_of_freedom} needed). Sizes "
-        f"count where both models reach {rules.min_times_chance:g} x chance. Smallest interesting slope: "
+        f"{counted(comparison.degrees_of_freedom, 'degree')} of freedom "
+        f"(at least {rules.min_degrees_of_freedom} needed). "
+        f"Sizes count where both models reach {rules.min_times_chance:g} x chance. Smallest interesting slope: "
         f"{rules.smallest_interesting_slope_points_per_decade:g} points a decade of images. Fixed before the runs."
     )
     parts = [f'<p class="outcome">{page.escape(verdict.sentence)}</p>']

@@ -1,6 +1,5 @@
 """The tables of a report's page, each as HTML."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -9,7 +8,7 @@ import pandas as pd
 
 from analysis import page
 from analysis.results import Tables
-from analysis.summary import unit_name
+from analysis.summary import off_by, unit_name
 from analysis.transfer import Evaluation, evaluations
 
 
@@ -163,14 +162,14 @@ def fits_table(rows: list[dict[str, Any]]) -> str:
         for name, value in row["parameters"].items():
             low_high = row["intervals"].get(name)
             values.append(f"{name} {value:.4g}" + (f" ({low_high[0]:.3g} to {low_high[1]:.3g})" if low_high else ""))
-        held = row["held_out_log_error"]
+        held = row["held_out_log_ratio"]
         out.append(
             [
                 text_cell(row["name"]),
                 text_cell(row["form"] or row["status"]),
                 text_cell("; ".join(values)),
-                number_cell(None if held is None else 100 * (math.exp(held) - 1), ".1f"),
+                ("", None) if held is None else (off_by(held), held),
                 text_cell(row["note"]),
             ]
         )
-    return page.table(("Model", "Form", "Parameters", "Held-out largest size: off by [% of error]", "Note"), out)
+    return page.table(("Model", "Form", "Parameters", "Held-out largest size: predicted error", "Note"), out)

@@ -224,16 +224,6 @@ def short(size: float) -> str:
     return f"{size:g}"
 
 
-def images(number: float, shown: str = "") -> str:
-    """'1 image', '25,000 images'; `shown` in place of the number."""
-    return f"{shown or f'{number:,}'} image{'' if number == 1 else 's'}"
-
-
-def signed(points: float) -> str:
-    """'+0.12'; what rounds to zero is '+0.00' from either side."""
-    return f"{round(points, 2) + 0.0:+.2f}"
-
-
 @contextmanager
 def quiet_glyphs() -> Iterator[None]:
     """No warning of letters that the font lacks: a page's browser has them, a PNG shows boxes (docs/analysis.md)."""

@@ -81,10 +81,10 @@ def verdict_row(item: Comparison, tables: Tables, metric: str) -> dict[str, Any]
 
 
 def compute_of(runs: pd.DataFrame, unit: str) -> pd.Series:
-    """exaFLOPs spent, or days of one device (seconds in training steps x devices / 86,400)."""
+    """exaFLOPs spent, or device-days: seconds in training steps, summed over devices as the column is, / 86,400."""
     if unit == "exaflops":
         return runs["exaflops_spent"].astype(float)
-    return runs["device_seconds_train"].astype(float) * runs["device_count"].fillna(1).astype(float) / 86_400
+    return runs["device_seconds_train"].astype(float) / 86_400
 
 
 def ladder(tables: Tables, metric: str, unit: str) -> pd.DataFrame:
@@ -129,6 +129,14 @@ def fits_of(tables: Tables, metric: str, x: str) -> dict[str, Fit]:
 def fit_rows(tables: Tables, metric: str, x: str) -> list[dict[str, Any]]:
     """A row a fit, failed ones too."""
     return [{"name": name} | fit.row() for name, fit in fits_of(tables, metric, x).items()]
+
+
+def off_by(log_ratio: float) -> str:
+    """'38.4 % too low' of log(predicted / measured)."""
+    percent = 100 * math.expm1(log_ratio)
+    if round(abs(percent), 1) == 0:
+        return "right to 0.1 %"
+    return f"{abs(percent):.1f} % too {'high' if percent > 0 else 'low'}"
 
 
 def plain(value: Any) -> Any:
@@ -248,6 +256,6 @@ def fit_line(row: dict[str, Any], x: str) -> str:
         + (f" ({row['intervals'][name][0]:.3g} to {row['intervals'][name][1]:.3g})" if row["intervals"] else "")
         for name, value in row["parameters"].items()
     )
-    held = row["held_out_log_error"]
-    tail = "" if held is None else f"; largest rung, held out: off by {100 * (math.exp(held) - 1):.1f} % of the error"
+    held = row["held_out_log_ratio"]
+    tail = "" if held is None else f"; largest rung, held out: predicted error {off_by(held)}"
     return f"Fit of {row['name']} against {x}: {row['form']}, {values}{tail}. {row['note']}".strip()

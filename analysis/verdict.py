@@ -7,13 +7,19 @@ interesting. Anything else is inconclusive, with what would decide it.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from statistics import fmean
 
-from analysis.crossover import SEVERAL, Comparison, Interval, Rules, compare, sign_change
+from scipy.special import stdtrit
+
+from analysis.crossover import SEVERAL, Comparison, Interval, Rules, around, compare, sign_change
 from analysis.results import TableError, Tables, pairs_of, scores
+from analysis.words import counted, images, signed
 
 ROUNDING = 1e-9
-OUTCOMES = ("reproduced", "trend only", "not reproduced", "inconclusive")
+INCONCLUSIVE = "inconclusive"
+OUTCOMES = ("reproduced", "trend only", "not reproduced", INCONCLUSIVE)
+MOST_SEEDS = 1000  # a size; more are asked of nobody
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ def judge(comparison: Comparison, rules: Rules, metric: str) -> Verdict:
     return Verdict(
         outcome=outcome,
         sentence=sentence(outcome, comparison),
-        would_decide=what_would_decide(comparison, rules) if outcome == "inconclusive" else "",
+        would_decide=what_would_decide(comparison, rules) if outcome == INCONCLUSIVE else "",
         comparison=comparison,
         rules=rules,
         metric=metric,
@@ -72,7 +78,7 @@ def decide(comparison: Comparison, rules: Rules) -> str:
     """One of OUTCOMES."""
     used, slope = comparison.used, comparison.slope
     if len(used) < 2 or not slope.known:
-        return "inconclusive"
+        return INCONCLUSIVE
     smallest, largest = used[0].gap, used[-1].gap
     if smallest.high < 0 < largest.low:
         return "reproduced"
@@ -80,7 +86,7 @@ def decide(comparison: Comparison, rules: Rules) -> str:
         return "trend only"
     if slope.high < rules.smallest_interesting_slope_points_per_decade:
         return "not reproduced"
-    return "inconclusive"
+    return INCONCLUSIVE
 
 
 def sentence(outcome: str, comparison: Comparison) -> str:
@@ -92,9 +98,9 @@ def sentence(outcome: str, comparison: Comparison) -> str:
         return f"Inconclusive: no size at which both {first} and {second} are clear of chance."
     small, large = used[0], used[-1]
     if len(used) == 1:
-        return f"Inconclusive: {first} - {second} is {points(small.gap)} at {small.size:,} images, the only size used."
+        return f"Inconclusive: {first} - {second} is {points(small.gap)} at {images(small.size)}, the only size used."
     gaps = (
-        f"{first} - {second} is {points(small.gap)} at {small.size:,} images and {points(large.gap)} at "
+        f"{first} - {second} is {points(small.gap)} at {images(small.size)} and {points(large.gap)} at "
         f"{large.size:,}, slope {points(comparison.slope)} a decade"
     )
     return f"{outcome.capitalize()}: {gaps}; {crossing(comparison)}."
@@ -108,15 +114,14 @@ def crossing(comparison: Comparison) -> str:
         return f"{where.reason}, so no single crossover is named{within}"
     if where.size is not None:
         value = rough(where.size.value, where.size.low, where.size.high)
-        return f"crossover at {value} images ({bounds(comparison)})"
+        return f"crossover at {images(where.size.value, value)} ({bounds(comparison)})"
     if where.where == "not determined":
         return "no crossover can be named"
     if where.reaches is None:
         return f"the crossover lies {where.where}, outside what was measured"
     end, side = (used[-1].size, "or more") if where.where.startswith("above") else (used[0].size, "or less")
-    return (
-        f"the estimate of the crossover lies {where.where}, its interval is {rough(where.reaches, end)} images {side}"
-    )
+    reach = images(where.reaches, rough(where.reaches, end))
+    return f"the estimate of the crossover lies {where.where}, its interval is {reach} {side}"
 
 
 def bounds(comparison: Comparison) -> str:
@@ -139,29 +144,49 @@ def what_would_decide(comparison: Comparison, rules: Rules) -> str:
         return "longer training or fewer classes: at least two sizes must be clear of chance."
     if not comparison.varies:
         return "seeds that differ: the gap is the same in every pair of a size (copies of one run, or a ceiling)."
-    slope, pairs = comparison.slope, max(gap.pairs for gap in used)
-    if not slope.known:
+    if not comparison.slope.known:
         return (
-            f"more seeds: {comparison.degrees_of_freedom} degrees of freedom, "
+            f"more seeds: {counted(comparison.degrees_of_freedom, 'degree')} of freedom, "
             f"{rules.min_degrees_of_freedom} are needed for an interval."
         )
-    half_width = (slope.high - slope.low) / 2
-    target = max(abs(slope.value), rules.smallest_interesting_slope_points_per_decade - max(0.0, slope.value), 1e-9)
-    seeds = max(pairs + 1, math.ceil(pairs * (half_width / target) ** 2))
-    return f"about {seeds} seeds a size (now {pairs}), or sizes over a wider range, if the slope stays what it is."
+    fewest, most = min(gap.pairs for gap in used), max(gap.pairs for gap in used)
+    tried = range(fewest + 1, MOST_SEEDS + 1)
+    seeds = next(
+        (count for count in tried if decide(with_seeds(comparison, rules, count), rules) != INCONCLUSIVE), None
+    )
+    said = f"more than {MOST_SEEDS:,}" if seeds is None else f"about {seeds}"
+    now = f"{fewest} to {most}" if fewest < most else str(most)
+    provided = "if the gaps and their scatter stay what they are"
+    return f"{said} seeds a size (now {now}), or sizes over a wider range, {provided}."
+
+
+def with_seeds(comparison: Comparison, rules: Rules, seeds: int) -> Comparison:
+    """The comparison as it would be with so many paired seeds at every used size, the same gaps, slope and scatter."""
+    used, freedom = comparison.used, len(comparison.used) * (seeds - 1)
+    if freedom < rules.min_degrees_of_freedom:
+        return replace(comparison, slope=around(comparison.slope.value, math.nan))
+    level = 0.5 + rules.confidence / 2
+    first, now = used[0], float(stdtrit(comparison.degrees_of_freedom, level))
+    deviation = (first.gap.high - first.gap.value) / now * math.sqrt(first.pairs)  # of one pair, pooled over sizes
+    half_width = float(stdtrit(freedom, level)) * deviation / math.sqrt(seeds)
+    logs = [math.log10(gap.size) for gap in used]
+    spread = math.sqrt(sum((place - fmean(logs)) ** 2 for place in logs))
+    gaps = [replace(gap, gap=around(gap.gap.value, half_width), pairs=seeds) for gap in used]
+    slope = around(comparison.slope.value, half_width / spread)
+    return replace(comparison, gaps=gaps, slope=slope, degrees_of_freedom=freedom)
 
 
 def points(value: Interval) -> str:
     """'+1.2 points (0.3 to 2.1)'."""
     if not value.known:
-        return f"{value.value:+.1f} points (no interval)"
-    return f"{value.value:+.1f} points ({value.low:+.1f} to {value.high:+.1f})"
+        return f"{signed(value.value, 1)} points (no interval)"
+    return f"{signed(value.value, 1)} points ({signed(value.low, 1)} to {signed(value.high, 1)})"
 
 
-def rough(images: float, *beside: float) -> str:
+def rough(size: float, *beside: float) -> str:
     """Two significant digits, 12,000, or as many as tell it from the sizes `beside` it; whole images at most."""
-    digits = math.floor(math.log10(images)) - 1
-    others = [other for other in beside if other != images]
-    while digits > 0 and any(round(other, -digits) == round(images, -digits) for other in others):
+    digits = math.floor(math.log10(size)) - 1
+    others = [other for other in beside if other != size]
+    while digits > 0 and any(round(other, -digits) == round(size, -digits) for other in others):
         digits -= 1
-    return f"{round(images, -max(0, digits)):,.0f}"
+    return f"{round(size, -max(0, digits)):,.0f}"

@@ -142,6 +142,27 @@ def test_a_gap_of_nothing_at_one_image_is_said_well(tmp_path: Path) -> None:
     assert number_cell(1000, ",d")[0] == "1,000"
 
 
+@pytest.mark.parametrize(
+    "gaps, said",
+    [
+        ((-9, 0, 9), "Band: crossover."),
+        ((5, 5, 5), "shown and not used."),
+        ((-9, 9, -9), "Band: changes of sign, several, so no single crossover."),
+    ],
+)
+def test_a_caption_speaks_of_the_band_that_is_drawn(tmp_path: Path, gaps: tuple[int, ...], said: str) -> None:
+    gap = dict(zip(SIZES, gaps, strict=True))
+
+    def accuracy(model: str, size: int, seed: int) -> float:
+        return 0.5 + (model == "vit") * (gap[size] + seed) / 100
+
+    chart = figures.gaps(judge_all(tables_of(tmp_path, runs_table(accuracy)))[0])
+    assert chart.caption.endswith(said)
+    assert len(chart.axes.patches) == ("Band" in said)
+    dashed = [line for line in chart.axes.lines if line.get_linestyle() == "--"]
+    assert len(dashed) == (said == "Band: crossover.")
+
+
 def test_letters_that_the_font_lacks_come_from_an_installed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ import pandas as pd
 import pytest
 
 from analysis.fits import fit, fit_each
+from analysis.report_tables import fits_table
+from analysis.summary import fit_line, plain
 
 SIZES = np.array([1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6])
 LAWS = {
@@ -115,6 +117,21 @@ def test_few_seeds_carry_no_interval_and_it_is_said(seeds: int, words: str) -> N
     assert bool(found.intervals) == (seeds >= 3)
     assert words in found.note
     assert words or found.note == ""
+
+
+@pytest.mark.parametrize(
+    "times, words",
+    [(1.25, "20.0 % too low"), (0.8, "25.0 % too high"), (1.0, "right to 0.1 %"), (1.0003, "right to 0.1 %")],
+)
+def test_the_held_out_prediction_is_too_low_or_too_high(times: float, words: str) -> None:
+    """The first two rungs lie on a power law, of whose error the largest has so many times as much."""
+    error = 3.0 * SIZES[:3] ** -0.3
+    found = fit(rows(SIZES[:3], error * np.array([1, 1, times])))
+    assert found.held_out_log_ratio == pytest.approx(-np.log(times), abs=1e-6)
+    assert found.held_out_log_error == pytest.approx(abs(np.log(times)), abs=1e-6)
+    line = fit_line({"name": "vit"} | plain(found), "images")
+    assert f"; largest rung, held out: predicted error {words}." in line
+    assert words in fits_table([{"name": "vit"} | plain(found)])
 
 
 def test_two_rungs_give_the_curve_through_them_and_say_so() -> None:

@@ -13,7 +13,7 @@ from analysis.compute_ratio import matched_pairs
 from analysis.crossover import Rules
 from analysis.overfitting import bigger_against_smaller, larger_first
 from analysis.results import TableError, load, pairs_of, scores
-from analysis.summary import analyse, family_pairs, fits_of, lines, matched_side
+from analysis.summary import analyse, family_pairs, fits_of, ladder, lines, matched_side
 from harness.cli import main
 from tests.analysis.studies import linear_gap, runs_table
 
@@ -216,6 +216,14 @@ def test_a_fit_against_device_time_takes_seeds_of_a_model_as_one_rung(tmp_path: 
     runs.to_csv(tmp_path / "mine.csv", index=False)
     fits = fits_of(load(tmp_path / "mine.csv"), "best_val_top1", "device_days")
     assert {fit.rungs for fit in fits.values()} == {1}
+
+
+def test_device_days_are_those_of_the_column_which_counts_every_device(tmp_path: Path) -> None:
+    """device_seconds_train is summed over devices (harness.results_schema)."""
+    runs = runs_table(linear_gap(6.0, 10_000, noise=1.0), sizes=(1000,))
+    runs.assign(device_seconds_train=2 * 86_400.0, device_count=8).to_csv(tmp_path / "mine.csv", index=False)
+    found = ladder(load(tmp_path / "mine.csv"), "best_val_top1", "device_days")
+    assert set(found["compute"]) == {2.0}
 
 
 def test_the_larger_comes_first_however_a_pair_names_the_two(tmp_path: Path) -> None:

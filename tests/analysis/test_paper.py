@@ -2,13 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from analysis import paper
 from analysis.commands import paper_command
 from analysis.figures import data_scaling
 from analysis.figures_compute import compute_scaling, pretraining_sets
-from analysis.summary import analyse
+from analysis.summary import analyse, lines
 
 SIGN_CHANGES = {"ViT-B/32": (9_000_000, 30_000_000), "ViT-L/16": (30_000_000, 90_000_000)}
 # B/32 and R152x1, B/16 and R152x2, L/16 and R200x3, L/32 and R152x2 at 14 epochs.
@@ -58,6 +59,20 @@ def test_table_5_bigger_models_do_worse_on_imagenet() -> None:
     sentences = [row["sentence"] for row in analyse(paper.figure3())["overfitting"]["bigger_against_smaller"]]
     assert any(text.startswith("ViT-L/16 does worse than ViT-B/16 at 1,300,000 images") for text in sentences)
     assert any(text.startswith("ViT-L/32 does worse than ViT-B/32 at 14,000,000 images") for text in sentences)
+
+
+def test_table_5_predicts_the_error_of_b_32_on_jft_too_low() -> None:
+    """By hand: a line in logs through ImageNet and ImageNet-21k, extended to JFT-300M."""
+    table = paper.figure3()
+    rows = table.runs[table.runs["model"] == "ViT-B/32"].set_index("subset_samples")["best_val_top1"]
+    x, y = np.log(rows.index.to_numpy(float)), np.log(1 - rows.to_numpy(float))
+    order = np.argsort(x)
+    x, y = x[order], y[order]
+    predicted = y[1] + (y[1] - y[0]) / (x[1] - x[0]) * (x[2] - x[1])
+    percent = 100 * (1 - np.exp(predicted - y[2]))
+    assert percent == pytest.approx(38.4, abs=0.05)
+    (line,) = [line for line in lines(analyse(table)) if line.startswith("Fit of ViT-B/32")]
+    assert "held out: predicted error 38.4 % too low" in line
 
 
 def test_the_command_prints_all_of_it_as_json_without_nan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,19 @@
 """Each branch of the rules on a table made for it."""
 
+import math
+import re
+from pathlib import Path
+
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from analysis.crossover import Rules
-from analysis.results import Tables
-from analysis.verdict import Verdict, judge_all, rough
+from analysis.crossover import Interval, Rules
+from analysis.overfitting import sentence as larger_does_worse
+from analysis.report import verdict_card
+from analysis.results import Tables, load
+from analysis.verdict import Verdict, judge_all, points, rough
 from tests.analysis.studies import PAIR, linear_gap, runs_table
 
 
@@ -83,3 +91,60 @@ def test_seeds_that_do_not_differ_carry_no_interval() -> None:
 def test_one_size_asks_for_sizes_and_not_for_longer_training() -> None:
     result = verdict(linear_gap(6.0, 10_000, noise=0.5), sizes=(100_000,))  # type: ignore[arg-type]
     assert result.would_decide.startswith("more sizes")
+
+
+def spread(count: int, deviation: float) -> np.ndarray:
+    """So many numbers around zero with exactly this sample deviation."""
+    values = np.linspace(-1, 1, count)
+    return np.asarray(values * deviation / values.std(ddof=1))
+
+
+def gaps_of(slope: float, deviation: float, seeds: int, rules: dict[str, float] | None = None) -> Verdict:
+    """Gaps of exactly this slope (points a decade), zero in the middle, and of this deviation at every size."""
+    noise = spread(seeds, deviation)
+
+    def accuracy(model: str, size: int, seed: int) -> float:
+        return 0.5 + (model == "vit") * (slope * (np.log10(size) - 4) + noise[seed]) / 100
+
+    return verdict(accuracy, rules, seeds=seeds)
+
+
+@pytest.mark.parametrize(
+    "slope, deviation", [(-0.74, 7.9), (0.0, 8.0), (0.7, 8.0), (1.0, 3.0), (1.6, 5.0), (1.9, 3.0), (-5.0, 12.0)]
+)
+def test_so_many_seeds_decide_it_and_one_less_does_not(slope: float, deviation: float) -> None:
+    """Of the study as it would be: the same slope, the same deviation of a pair, that many seeds."""
+    now = gaps_of(slope, deviation, seeds=3)
+    assert now.outcome == "inconclusive"
+    found = re.match(r"about (\d+) seeds a size \(now 3\)", now.would_decide)
+    assert found is not None
+    assert gaps_of(slope, deviation, int(found[1])).outcome != "inconclusive"
+    assert gaps_of(slope, deviation, int(found[1]) - 1).outcome == "inconclusive"
+
+
+def test_seeds_without_end_are_not_counted() -> None:
+    flat = gaps_of(0.0, 8.0, 3, {"smallest_interesting_slope_points_per_decade": 0.01})
+    assert flat.would_decide.startswith("more than 1,000 seeds a size (now 3)")
+
+
+def test_the_seeds_that_the_published_pocket_study_would_need() -> None:
+    """8 by its own numbers: slope -0.738, deviation of a pair from the half width 7.888 at 3 degrees of freedom."""
+    (found,) = judge_all(load(Path(__file__).parents[2] / "results" / "pocket@glyphs" / "report" / "tables"))
+    error = 7.888086578526453 / stats.t.ppf(0.975, 3) * np.sqrt(2)
+    highs = {n: -0.7379724764853183 + stats.t.ppf(0.975, 3 * (n - 1)) * error / np.sqrt(n) for n in (7, 8)}
+    assert highs[8] < 2 < highs[7]
+    assert found.would_decide.startswith("about 8 seeds a size (now 2)")
+
+
+def test_what_rounds_to_nothing_has_no_minus_and_one_is_no_plural() -> None:
+    assert points(Interval(-0.04, -0.049, 0.04)) == "+0.0 points (+0.0 to +0.0)"
+    assert points(Interval(-0.04, math.nan, math.nan)) == "+0.0 points (no interval)"
+    alone = verdict(lambda model, size, seed: 0.5 + 0.1 * (model == "vit"), sizes=(1,))  # type: ignore[arg-type]
+    assert "at 1 image, the only size used" in alone.sentence
+    two = verdict(linear_gap(6.0, 2), sizes=(1, 10), seeds=1)  # type: ignore[arg-type]
+    assert "at 1 image and" in two.sentence
+    larger = larger_does_worse(two.comparison)
+    assert larger == "vit does worse than resnet at 1 image and better at 10 (as measured; no interval)."
+    few = verdict(linear_gap(6.0, 2, noise=0.5), sizes=(1,), seeds=2)  # type: ignore[arg-type]
+    assert (few.comparison.degrees_of_freedom, few.comparison.gaps[0].size) == (1, 1)
+    assert "1 degree of freedom (" in verdict_card(few, {})
