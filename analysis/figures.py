@@ -22,6 +22,7 @@ from analysis.style import (
     new_chart,
     overlay_axes,
     short,
+    short_names,
     size_axis,
 )
 from analysis.transfer import Evaluation
@@ -33,6 +34,10 @@ PERCENT = 100.0
 METRIC_NAMES = {
     "best_val_top1": "Validation top-1 [%], best along training",
     "test_top1": "Test top-1 [%]",
+}
+SCALING_TITLES = {
+    "best_val_top1": "Validation accuracy against training images",
+    "test_top1": "Test accuracy (held-out split) against training images",
 }
 MOST_LINES = 60  # learning curves; above that a line a model and size
 FLOPS = "2 FLOPs a MAC, forward and backward."  # unless study.json says otherwise
@@ -47,6 +52,11 @@ def metric_title(tables: Tables, metric: str) -> str | None:
     """What study.json calls the study's metric; None for any other metric or where it says nothing."""
     title = tables.study.get("metric_title")
     return str(title) if title and metric == tables.study.get("metric", "best_val_top1") else None
+
+
+def measured_by(metric: str) -> str:
+    """What a caption calls a metric: a phrase of ours, or its name."""
+    return METRIC_NAMES.get(metric, f"{metric} [%]").replace(" [%]", "")
 
 
 def runs_said(frame: pd.DataFrame, keys: list[str]) -> str:
@@ -96,7 +106,7 @@ def with_percent(frame: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
 
 def data_scaling(tables: Tables, metric: str = "best_val_top1", overlay: bool = False) -> Chart:
     """Top-1 against subset size, the paper's Figure 4 for this study; with `overlay` its points, faint, behind."""
-    title = "Test accuracy (held-out split)" if metric == "test_top1" else "Accuracy against training images"
+    title = SCALING_TITLES.get(metric, "Accuracy against training images")
     own = metric_title(tables, metric)
     chart = new_chart(title, "Training images", f"Top-1 [%], {own}" if own else METRIC_NAMES.get(metric, metric))
     frame = with_percent(tables.finished, tables.finished[metric])
@@ -150,7 +160,8 @@ def gaps(verdict: Verdict) -> Chart:
     """The gap first - second at each size with its interval; sizes at chance are hollow."""
     comparison = verdict.comparison
     title = f"{comparison.first} − {comparison.second}"
-    chart = new_chart(title, "Training images", f"{title} [points]", height_inches=3.0)
+    axis = " − ".join(short_names([comparison.first, comparison.second]))
+    chart = new_chart(title, "Training images", f"{axis} [points]", height_inches=3.0)
     chart.axes.axhline(0, color=INK, lw=0.8)
     for item in comparison.gaps:
         gap = item.gap
@@ -169,7 +180,8 @@ def gaps(verdict: Verdict) -> Chart:
         size_axis(chart.axes, [item.size for item in comparison.gaps])
     level = PERCENT * verdict.rules.confidence
     chart.caption = (
-        f"Above zero {comparison.first} is ahead. Bars: {level:.0f} % intervals, variance of seed pairs pooled over "
+        f"{measured_by(verdict.metric)}. Above zero {comparison.first} is ahead. "
+        f"Bars: {level:.0f} % intervals, variance of seed pairs pooled over "
         f"sizes. Hollow: under the multiple of chance that the rules ask for, shown and not used.{band_said(size)}"
     )
     return chart
@@ -203,7 +215,8 @@ def learning_curves(tables: Tables) -> Chart:
         name, model, size = rows[["run_id", "model", "subset_samples"]].iloc[0]
         percent = PERCENT * rows["value"].astype(float)
         strength = 0.3 + 0.7 * (sizes.index(size) + 1) / len(sizes)
-        text = f"{name}: {images(size, short(size))}, {percent.iloc[-1]:.1f} % at the end"
+        seen = counted(rows["samples_seen"].iloc[-1], "sample")
+        text = f"{name}: {images(size, short(size))}, {percent.iloc[-1]:.1f} % after {seen}"
         look: Keywords = {"color": drawn[model].shade, "ls": drawn[model].line}
         look |= {"alpha": strength, "lw": 0.6 + strength}
         if by_model:

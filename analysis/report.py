@@ -11,7 +11,7 @@ from analysis import report_tables as tables_of
 from analysis.results import TableError, Tables, evaluations_of, load
 from analysis.style import Chart, inline, raw_svg, write_png
 from analysis.transfer import Evaluation, evaluations
-from analysis.verdict import Verdict, judge_all, points
+from analysis.verdict import Verdict, interim, judge_all, points
 from analysis.words import counted
 
 CITATION = """@inproceedings{dosovitskiy2021image,
@@ -21,6 +21,8 @@ CITATION = """@inproceedings{dosovitskiy2021image,
           Uszkoreit, Jakob and Houlsby, Neil},
   booktitle={ICLR}, year={2021}, note={arXiv:2010.11929}
 }"""
+NOT_FINISHED = "Not finished"
+ODD_FOLDERS = "Folders that are in no table, or lack something"
 SMOKE = (
     "This is a smoke study: it shows that the whole line works. With so few steps the gap at the largest sizes is set "
     "by compute rather than by data, so whatever it says is no word on the paper's claim."
@@ -68,7 +70,8 @@ def make_charts(tables: Tables, verdicts: list[Verdict]) -> dict[str, Chart]:
 
 def size_charts(tables: Tables, verdicts: list[Verdict], targets: list[Evaluation]) -> dict[str, Chart]:
     """Figures against the number of training images."""
-    charts = {"data_scaling": figures.data_scaling(tables, overlay=True)}
+    metric = deciding_metric(tables)
+    charts = {"data_scaling": figures.data_scaling(tables, metric, overlay=True)}
     for number, verdict in enumerate(verdicts):
         if verdict.comparison.gaps:
             charts["gap" if number == 0 else f"gap_{number + 1}"] = figures.gaps(verdict)
@@ -76,9 +79,16 @@ def size_charts(tables: Tables, verdicts: list[Verdict], targets: list[Evaluatio
         charts["overfitting"] = figures.overfitting(tables)
     for target in targets:
         charts[f"transfer_{target.slug}"] = figures.transfer(tables, target)
-    if tables.finished["test_top1"].notna().any():
-        charts["data_scaling_test"] = figures.data_scaling(tables, "test_top1")
+    for name, other in (("data_scaling_validation", "best_val_top1"), ("data_scaling_test", "test_top1")):
+        if other != metric and tables.finished[other].notna().any():
+            charts[name] = figures.data_scaling(tables, other)
     return charts
+
+
+def deciding_metric(tables: Tables) -> str:
+    """The column of runs that the study is judged by; validation top-1 where it is judged by a transfer target."""
+    metric = str(tables.study.get("metric", "best_val_top1"))
+    return metric if metric in figures.METRIC_NAMES else "best_val_top1"
 
 
 def compute_charts(tables: Tables, targets: list[Evaluation]) -> dict[str, Chart]:
@@ -87,7 +97,7 @@ def compute_charts(tables: Tables, targets: list[Evaluation]) -> dict[str, Chart
     found = {
         "compute_scaling": figures_compute.compute_scaling(tables, metric, overlay=True),
         "compute_scaling_device_days": figures_compute.compute_scaling(tables, metric, "device_days"),
-        "pretraining_sets": figures_compute.pretraining_sets(tables, overlay=True),
+        "pretraining_sets": figures_compute.pretraining_sets(tables, deciding_metric(tables), overlay=True),
     }
     of_targets = {target.slug: target.name for target in targets} | averages(tables, targets)
     for slug, name in of_targets.items():
@@ -113,8 +123,7 @@ def html(
     tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, drawn: list[str], folders: set[str]
 ) -> str:
     """The page. `found` is what analysis.summary.analyse says, None with nothing finished; `folders` are the runs'."""
-    study = tables.study
-    title = str(study.get("title") or study.get("name") or "Results")
+    study, title = tables.study, title_of(tables)
     parts = [f"<h1>{page.escape(title)}</h1>", page.paragraph(subtitle(tables), "sub")]
     if study.get("smoke"):
         parts.append(page.note(SMOKE))
@@ -122,19 +131,20 @@ def html(
     parts += [verdict_card(verdict, study) for verdict in verdicts]
     if not verdicts and found:
         parts += ratio_cards(found["compute_ratio"], study)
-    if not len(tables.finished):
-        parts.append(page.note("No run is finished yet."))
     parts += ['<div class="figures">', *drawn, "</div>"]
     parts += findings(found) if found else []
     parts += [page.heading("Subsets"), tables_of.subsets_table(tables)]
     if len(tables.transfer):
-        parts += [page.heading("Transfer"), tables_of.transfer_table(tables)]
+        parts += [page.heading("Transfer"), page.table(tables_of.TRANSFER_HEADERS, tables_of.transfer_table(tables))]
     parts += [page.heading("Runs"), tables_of.runs_table(tables, folders)]
     unfinished = tables.runs[tables.runs["state"] != "finished"]
     if len(unfinished):
-        parts += [page.heading("Not finished"), tables_of.unfinished_table(unfinished, folders)]
+        links = [tables_of.link_to(run_id, folders) for run_id in unfinished["run_id"]]
+        rows = tables_of.unfinished_table(unfinished)
+        parts += [page.heading(NOT_FINISHED), page.table(tables_of.UNFINISHED_HEADERS, rows, links)]
     if study.get("odd_folders"):
-        parts += [page.heading("Folders that are in no table"), tables_of.odd_folders_table(study["odd_folders"])]
+        rows = tables_of.odd_folders_table(study["odd_folders"])
+        parts += [page.heading(ODD_FOLDERS), page.table(tables_of.ODD_HEADERS, rows)]
     parts += [page.heading("Compute and environment"), page.definitions(facts(tables))]
     parts += [page.heading("How to repeat"), page.preformatted(str(study.get("command", "harness report STUDY")))]
     parts += [page.heading("How to cite"), page.paragraph("The claim under test:"), page.preformatted(CITATION)]
@@ -177,6 +187,11 @@ def own_citation(tables: Tables) -> str:
     )
 
 
+def title_of(tables: Tables) -> str:
+    """The study's title, or its name."""
+    return str(tables.study.get("title") or tables.study.get("name") or "Results")
+
+
 def subtitle(tables: Tables) -> str:
     """Data set, runs, classes."""
     runs, study = tables.runs, tables.study
@@ -189,7 +204,10 @@ def subtitle(tables: Tables) -> str:
 
 def warnings(tables: Tables) -> list[str]:
     """What weakens the study: versions that differ, sizes left out, runs that failed."""
-    found = []
+    missing = interim(tables)
+    found = [f"{missing}: what is said here may change."] if missing else []
+    if not len(tables.finished):
+        found = ["No run is finished yet."]
     for column in ("git_sha", "harness_version", "torch_version", "timm_version", "precision", "device_kind"):
         values = sorted(tables.finished[column].dropna().astype(str).unique())
         if len(values) > 1:
@@ -274,7 +292,7 @@ def facts(tables: Tables) -> list[tuple[str, str]]:
 def markdown(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, charts: dict[str, Chart]) -> str:
     """The report for a terminal, an issue or a README."""
     study = tables.study
-    lines = [f"# {study.get('title') or 'Results'}", "", subtitle(tables), ""]
+    lines = [f"# {title_of(tables)}", "", subtitle(tables), ""]
     lines += ([f"> {SMOKE}", ""] if study.get("smoke") else []) + [f"- {text}" for text in warnings(tables)]
     for verdict in verdicts:
         lines += ["", f"**{verdict.sentence}**", ""]
@@ -294,7 +312,7 @@ def markdown(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | No
         lines += ["", *[f"- {text}" for text in summary.other_lines(found)]]
     lines += ["", *[f"![{chart.title}]({name}.png)" for name, chart in charts.items()]]
     lines += ["", *[f"- {name}: {value}" for name, value in facts(tables)], ""]
-    lines += markdown_runs(tables)
+    lines += [*markdown_runs(tables), *markdown_others(tables)]
     lines += ["", "The claim under test, and this analysis:", ""]
     lines += ["```bibtex", CITATION, own_citation(tables), "```", ""]
     return "\n".join(lines)
@@ -308,6 +326,21 @@ def markdown_runs(tables: Tables) -> list[str]:
         texts = ["" if pd.isna(row[name]) else str(row[name]) for name in ("run_id", "state", "family")]
         rows.append(texts + ["" if pd.isna(row[name]) else form(float(row[name])) for name, _, form in columns])
     return markdown_table(("run", "state", "family", *[header for _, header, _ in columns]), rows)
+
+
+def markdown_others(tables: Tables) -> list[str]:
+    """Transfer, runs without a result and folders that are in no table, as the page has them."""
+    unfinished = tables.runs[tables.runs["state"] != "finished"]
+    parts = (
+        ("Transfer", tables_of.TRANSFER_HEADERS, tables_of.transfer_table(tables)),
+        (NOT_FINISHED, tables_of.UNFINISHED_HEADERS, tables_of.unfinished_table(unfinished)),
+        (ODD_FOLDERS, tables_of.ODD_HEADERS, tables_of.odd_folders_table(tables.study.get("odd_folders") or [])),
+    )
+    lines = []
+    for title, headers, rows in parts:
+        if rows:
+            lines += ["", f"## {title}", "", *markdown_table(headers, [[shown for shown, _ in row] for row in rows])]
+    return lines
 
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -25,8 +25,11 @@ def subsets_table(tables: Tables) -> str:
     return page.table(("Training images", "Distinct originals", "Epochs", "Runs"), rows)
 
 
-def transfer_table(tables: Tables) -> str:
-    """Transfer accuracy by model and size, baselines in the same table."""
+TRANSFER_HEADERS = ("Features", "Target", "Metric", "Pre-training images", "Accuracy [%]", "SD [points]", "Values")
+
+
+def transfer_table(tables: Tables) -> list[list[page.Cell]]:
+    """Rows of transfer accuracy by model and size, baselines in the same table."""
     rows = []
     for evaluation in evaluations(tables.transfer):
         found = evaluation.rows(tables.transfer)
@@ -37,8 +40,7 @@ def transfer_table(tables: Tables) -> str:
         raw = evaluation.raw_pixels(tables.transfer)
         if len(raw):
             rows.append(transfer_row("raw pixels", evaluation, None, raw))
-    headers = ("Features", "Target", "Metric", "Pre-training images", "Accuracy [%]", "SD [points]", "Values")
-    return page.table(headers, rows)
+    return rows
 
 
 def transfer_row(name: str, evaluation: Evaluation, size: int | None, values: pd.Series) -> list[page.Cell]:
@@ -90,10 +92,12 @@ def runs_table(tables: Tables, folders: set[str]) -> str:
     return page.table(("Run", "State", "Family", *[header for _, header, _ in RUN_COLUMNS]), rows, links)
 
 
-def unfinished_table(runs: pd.DataFrame, folders: set[str]) -> str:
-    """Runs without a result and why."""
-    rows = [[text_cell(row[name]) for name in ("run_id", "state", "reason")] for row in runs.to_dict("records")]
-    return page.table(("Run", "State", "Reason"), rows, [link_to(run_id, folders) for run_id in runs["run_id"]])
+UNFINISHED_HEADERS = ("Run", "State", "Reason")
+
+
+def unfinished_table(runs: pd.DataFrame) -> list[list[page.Cell]]:
+    """Rows of runs without a result and why."""
+    return [[text_cell(row[name]) for name in ("run_id", "state", "reason")] for row in runs.to_dict("records")]
 
 
 def text_cell(value: Any) -> page.Cell:
@@ -109,9 +113,12 @@ def number_cell(value: float | None, form: str) -> page.Cell:
     return format(rounded, form), value
 
 
-def odd_folders_table(items: list[dict[str, str]]) -> str:
-    """Run folders that give no row."""
-    return page.table(("Folder", "Problem"), [[text_cell(row["folder"]), text_cell(row["problem"])] for row in items])
+ODD_HEADERS = ("Folder", "Problem")
+
+
+def odd_folders_table(items: list[dict[str, str]]) -> list[list[page.Cell]]:
+    """Rows of run folders that give no row, or lack some."""
+    return [[text_cell(row["folder"]), text_cell(row["problem"])] for row in items]
 
 
 def ratio_table(rows: list[dict[str, Any]]) -> str:

@@ -85,7 +85,7 @@ def new_chart(title: str, x: str, y: str, width_inches: float = 5.6, height_inch
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         axes.set_xlabel(x, parse_math=False)  # names of data: a dollar sign in them starts no formula
-        axes.set_ylabel(fill(y, round(LETTERS_PER_INCH * height_inches)), parse_math=False)
+        axes.set_ylabel(fill(y, round(LETTERS_PER_INCH * height_inches), break_on_hyphens=False), parse_math=False)
         figure.patch.set_alpha(0)
         axes.patch.set_alpha(0)
     return Chart(figure, axes, title)
@@ -185,7 +185,9 @@ def set_axis(chart: Chart, names: list[str]) -> None:
         for label in axes.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
         figure.set_figheight(figure.get_figheight() + 0.03 * max(map(len, shown)))
-        axes.set_ylabel(fill(axes.get_ylabel(), 36), parse_math=False)  # the plot is no longer in the middle
+        axes.set_ylabel(
+            fill(axes.get_ylabel(), 36, break_on_hyphens=False), parse_math=False
+        )  # the plot is no longer in the middle
 
 
 COMPUTE_TICKS = FuncFormatter(lambda value, _: f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e"))

@@ -53,12 +53,20 @@ def rules_of(study: dict[str, object]) -> Rules:
 
 
 def judge_all(tables: Tables) -> list[Verdict]:
-    """A verdict for every pair of the study."""
+    """A verdict for every pair of the study; its sentence says so where runs are missing."""
     study = tables.study
     metric = str(study.get("metric", "best_val_top1"))
     rules = rules_of(study)
     table = scores(tables, metric)
-    return [judge(compare(table, first, second, rules), rules, metric) for first, second in pairs_of(tables)]
+    found = [judge(compare(table, first, second, rules), rules, metric) for first, second in pairs_of(tables)]
+    missing = interim(tables)
+    return [replace(verdict, sentence=f"{missing}: {verdict.sentence}") for verdict in found] if missing else found
+
+
+def interim(tables: Tables) -> str:
+    """'Interim (12 of 20 runs finished)', '' for a study that is finished: its rules are for all of its runs."""
+    expected, finished = int(tables.study.get("expected_runs") or len(tables.runs)), len(tables.finished)
+    return f"Interim ({finished:,} of {counted(expected, 'run')} finished)" if finished < expected else ""
 
 
 def judge(comparison: Comparison, rules: Rules, metric: str) -> Verdict:
