@@ -126,8 +126,7 @@ def compare_compute(ladder: pd.DataFrame, first: str, second: str, unit: str, co
     best = max(curve.at(curve.high) for curve in curves)
     worst = min(curve.at(curve.low) for curve in curves)
     if worst <= best:
-        ahead = first if curves[0].at(curves[0].low) < curves[1].at(curves[1].high) else second
-        status = f"no accuracy that both reach: {ahead} is ahead throughout"
+        status = f"no accuracy that both reach: {who_is_above(curves, first, second)}"
         return ComputeRatio(first, second, unit, status, None, None, None, bands, freedom, observations)
     log_ratio, error = horizontal(curves, np.linspace(best, worst, LEVELS), variance)
     half = quantile * error
@@ -135,6 +134,14 @@ def compare_compute(ladder: pd.DataFrame, first: str, second: str, unit: str, co
     less = Interval(1 / ratio.value, 1 / ratio.high, 1 / ratio.low)
     reach = (1 - 10**worst, 1 - 10**best)
     return ComputeRatio(first, second, unit, "ok", ratio, less, reach, bands, freedom, observations)
+
+
+def who_is_above(curves: list[Curve], first: str, second: str) -> str:
+    """Of two curves without a common accuracy, which is above; ahead it is only where their computes overlap."""
+    above, below = (first, second) if curves[0].at(curves[0].low) < curves[1].at(curves[1].high) else (second, first)
+    if max(curve.low for curve in curves) < min(curve.high for curve in curves):
+        return f"{above} is ahead throughout"
+    return f"all accuracies of {above} lie above those of {below}, but their computes do not overlap"
 
 
 def usable(ladder: pd.DataFrame, family: str) -> pd.DataFrame:

@@ -20,6 +20,7 @@ POINTS = 100.0  # percentage points in a fraction of 1
 NO_VARIANCE = 1e-12  # points squared; one image in 100 million moves a difference by more than its root
 NEAR_ZERO = 1e-9  # points; means that are zero differ from it by rounding
 SEVERAL = "several changes of sign"
+PAIRED_BY = ["subset_samples", "draw", "seed"]
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,7 @@ def around(value: float, half_width: float) -> Interval:
 
 def paired_differences(scores: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
     """One row a (size, draw, seed) that both models have: size, first, second (fractions), difference (points)."""
-    keys = ["subset_samples", "draw", "seed"]
-    sides = [scores[scores["model"] == model].groupby(keys)["value"].mean() for model in (first, second)]
+    sides = [scores[scores["model"] == model].groupby(PAIRED_BY)["value"].mean() for model in (first, second)]
     joined = pd.concat(sides, axis=1, keys=["first", "second"]).dropna().reset_index()
     joined["difference"] = POINTS * (joined["first"] - joined["second"])
     return joined.rename(columns={"subset_samples": "size"})
@@ -156,10 +156,12 @@ def paired_differences(scores: pd.DataFrame, first: str, second: str) -> pd.Data
 def sizes_above_chance(scores: pd.DataFrame, first: str, second: str, times: float) -> set[int]:
     """Sizes at which both models' mean accuracy is at least `times` chance; below that order is noise.
 
-    With so few classes that `times` chance is out of reach, half-way from chance to 1 takes its place.
+    Only paired runs count, as in the gap itself. With so few classes that `times` chance is out of reach, half-way from
+    chance to 1 takes its place.
     """
-    pair = scores[scores["model"].isin([first, second])]
-    means = pair.groupby(["subset_samples", "model"])[["value", "chance"]].mean().reset_index()
+    pair = scores[scores["model"].isin([first, second]) & scores["value"].notna()]
+    paired = pair[pair.groupby(PAIRED_BY)["model"].transform("nunique") == 2]
+    means = paired.groupby(["subset_samples", "model"])[["value", "chance"]].mean().reset_index()
     threshold = np.minimum(times * means["chance"], (1 + means["chance"]) / 2)
     good = means[means["value"] >= threshold]
     counts = good.groupby("subset_samples")["model"].nunique()

@@ -5,7 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.crossover import POINTS, SEVERAL, Comparison, Rules, compare, sign_change
+from analysis.crossover import NEAR_ZERO, POINTS, SEVERAL, Comparison, Rules, compare, sign_change
+from analysis.repeats import of_unequal_lengths
 from analysis.results import Tables, pairs_of, scores
 from analysis.verdict import bounds, rough
 from analysis.words import images
@@ -50,7 +51,8 @@ def bigger_against_smaller(tables: Tables, metric: str, rules: Rules) -> list[Co
     """Every two models of a family of which one is larger, compared at equal sizes: first is the larger.
 
     Larger is a fifth or more in parameters, or where those are alike in forward MACs, however a pair names the two;
-    without these columns (tables of others) it is the order in which pairs of the study name them.
+    without these columns (tables of others) it is the order in which pairs of the study name them. Models that are
+    there by length are compared at equal lengths only.
     """
     table = scores(tables, metric)
     means = tables.finished.groupby("model")[["parameters", "forward_macs_per_image"]].mean().astype(float)
@@ -62,7 +64,8 @@ def bigger_against_smaller(tables: Tables, metric: str, rules: Rules) -> list[Co
         if families.get(one) == families.get(two) is not None and not means.loc[[one, two]].notna().all().any()
     ]
     for one, two in combinations(means.index, 2):
-        if families[one] == families[two] and (order := larger_first(means, one, two)):
+        alike = families[one] == families[two] and not of_unequal_lengths(tables.finished, one, two)
+        if alike and (order := larger_first(means, one, two)):
             found.append(order)
     compared = [compare(table, one, two, rules) for one, two in dict.fromkeys(found)]
     return [item for item in compared if item.gaps]
@@ -82,7 +85,6 @@ def larger_first(means: pd.DataFrame, one: str, two: str) -> tuple[str, str] | N
 def sentence(comparison: Comparison) -> str:
     """Below which size the larger model does worse."""
     first, second, where = comparison.first, comparison.second, comparison.crossover
-    worse = [gap.size for gap in comparison.gaps if gap.gap.value < 0]
     if where.where == SEVERAL:
         return f"{first} against {second}: {where.reason}; no size can be named below which it does worse."
     if where.size is not None:
@@ -93,8 +95,15 @@ def sentence(comparison: Comparison) -> str:
     if bracket:
         worst, best = (bracket.below, bracket.above) if bracket.upwards else (bracket.above, bracket.below)
         return f"{first} does worse than {second} at {images(worst)} and better at {best:,} (as measured; no interval)."
+    used = comparison.used
+    if not used:
+        return f"{first} against {second}: no size at which both are clear of chance."
+    worse = [f"{gap.size:,}" for gap in used if gap.gap.value < -NEAR_ZERO]
+    others = [f"{gap.size:,}" for gap in used if gap.gap.value >= -NEAR_ZERO]
+    sizes = "size measured" if len(used) == len(comparison.gaps) else "size at which both are clear of chance"
     if not worse:
-        return f"{first} does no worse than {second} at any size measured."
-    if len(worse) == len(comparison.gaps):
-        return f"{first} does worse than {second} at every size measured."
-    return f"{first} against {second} changes sign without order: no size can be named."
+        return f"{first} does no worse than {second} at any {sizes}."
+    if not others:
+        return f"{first} does worse than {second} at every {sizes}."
+    noun = "image" if worse[-1] == "1" else "images"
+    return f"{first} does worse than {second} at {', '.join(worse)} {noun}; no worse at {', '.join(others)}."

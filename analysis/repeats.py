@@ -1,10 +1,14 @@
 """What a table holds more than once: no mean is of it. Runs of several lengths are kept apart, repeats left out."""
 
+import math
+
 import pandas as pd
 
 from harness.results_schema import FRACTION_METRICS, TRANSFER
 
 SERIES = " · "  # between a model and its recipe or length
+SAMPLES, EPOCHS = "samples seen", "epochs"  # units of a length
+ALIKE = 0.05  # lengths that differ by less are one: epochs end with a whole batch
 SAME_RUN = ["model", "subset_samples", "draw", "seed"]  # model with its recipe and length
 SAME_ROW = [
     name for name in TRANSFER if name not in ("model", "family", "subset_samples", "draw", "seed", "value")
@@ -14,17 +18,77 @@ NAMED = 3  # run_ids that a note names
 
 
 def apart_by_length(runs: pd.DataFrame) -> pd.DataFrame:
-    """Where one size, draw and seed of a model was trained for several lengths, the model is as many models:
-    `NAME · 200000 samples seen`."""
+    """A model that was trained for several lengths at one size, whatever the seeds, is as many models:
+    `NAME · 200000 samples seen`, or `NAME · 10 epochs` where it is the epochs that stay alike over the sizes."""
     finished = runs[(runs["state"] == "finished") & runs["samples_seen"].notna()]
-    lengths = finished.groupby(SAME_RUN)["samples_seen"].nunique()
-    several = set(lengths[lengths > 1].index.get_level_values("model"))
-    if not several:
-        return runs
-    rename = runs["model"].isin(several) & runs["samples_seen"].notna()
-    texts = runs["samples_seen"][rename].map("{:.0f} samples seen".format).astype("string")
-    named = runs["model"].astype("string")
-    return runs.assign(model=named.where(~rename, named + SERIES + texts))
+    texts = pd.Series("", index=runs.index, dtype="string")
+    for _, part in finished.groupby("model"):
+        seen = part.groupby("subset_samples")["samples_seen"]
+        if (seen.max() > (1 + ALIKE) * seen.min()).any():
+            texts[part.index] = lengths_of(part)
+    return runs.assign(model=runs["model"].astype("string") + texts) if (texts != "").any() else runs
+
+
+def lengths_of(runs: pd.DataFrame) -> pd.Series:
+    """For every run of one model, ` · LENGTH`, in samples seen or in epochs, whichever tells fewer series apart."""
+    keys = list(zip(runs["subset_samples"].astype(float), runs["samples_seen"].astype(float), strict=True))
+    sizes: dict[float, list[float]] = {}
+    lengths = {}  # by size and samples seen: the least that counts as the same
+    for size, seen in sorted(set(keys)):
+        known = sizes.setdefault(size, [])
+        if not known or seen > (1 + ALIKE) * known[-1]:
+            known.append(seen)
+        lengths[size, seen] = known[-1]
+    keys = [(size, lengths[size, seen]) for size, seen in keys]
+    in_samples, in_epochs = series_of(sizes, SAMPLES), series_of(sizes, EPOCHS)
+    unit, (_, _, series) = (SAMPLES, in_samples) if in_samples[:2] <= in_epochs[:2] else (EPOCHS, in_epochs)
+    amounts: dict[int, set[float]] = {}
+    for size, seen in keys:
+        amounts.setdefault(series[size, seen], set()).add(amount_of(size, seen, unit))
+    names = {number: length_name(every, unit) for number, every in amounts.items()}
+    return pd.Series([SERIES + names[series[key]] for key in keys], runs.index, dtype="string")
+
+
+def series_of(sizes: dict[float, list[float]], unit: str) -> tuple[int, float, dict[tuple[float, float], int]]:
+    """How many series the lengths of every size make, how far lengths are from their series' first, and which is whose.
+
+    Lengths of one size are of different series. A size of one length tells nothing apart: it joins the nearest series.
+    """
+    firsts: list[float] = []  # of each series the amount that began it
+    total, series = 0.0, {}
+    for size in sorted(sizes, key=lambda size: (len(sizes[size]), size), reverse=True):
+        taken: set[int] = set()
+        for seen in sizes[size]:
+            amount = amount_of(size, seen, unit)
+            apart = {n: abs(math.log(amount / first)) for n, first in enumerate(firsts) if n not in taken}
+            number = min(apart, key=lambda n: apart[n], default=len(firsts))
+            if not apart or (len(sizes[size]) > 1 and apart[number] > ALIKE):
+                number = len(firsts)
+                firsts.append(amount)
+            total += apart.get(number, 0.0)
+            taken.add(number)
+            series[size, seen] = number
+    return len(firsts), round(total, 6), series
+
+
+def amount_of(size: float, seen: float, unit: str) -> float:
+    """Samples seen, or epochs of a set of this size."""
+    return seen if unit == SAMPLES else seen / size
+
+
+def length_name(amounts: set[float], unit: str) -> str:
+    """'200000 samples seen', '10 epochs', or the smallest and the largest where they differ over the sizes."""
+    texts = [f"{amount:.0f}" if unit == SAMPLES else f"{amount:.10g}" for amount in (min(amounts), max(amounts))]
+    return " to ".join(dict.fromkeys(texts)) + f" {unit}"
+
+
+def of_unequal_lengths(finished: pd.DataFrame, one: str, two: str) -> bool:
+    """Whether two models that are there by length have no size at which both saw as many samples."""
+    if not all(name.endswith((f" {SAMPLES}", f" {EPOCHS}")) for name in (one, two)):
+        return False
+    runs = [finished[finished["model"] == name] for name in (one, two)]
+    pairs = runs[0].merge(runs[1], on="subset_samples")[["samples_seen_x", "samples_seen_y"]].astype(float)
+    return not (pairs.max(axis=1) <= (1 + ALIKE) * pairs.min(axis=1)).any()
 
 
 def mark_repeats(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

@@ -7,25 +7,31 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.checks import (
+    FRACTIONS,
+    NEEDED,
+    TableError,
+    check,
+    check_filled,
+    check_fractions,
+    check_rows,
+    check_shots,
+    difference,
+    family_names,
+)
 from analysis.repeats import (
     REPEATED,
     SERIES,
     apart_by_length,
     mark_repeats,
+    of_unequal_lengths,
     without_repeated_rows,
     without_wrong_values,
 )
 from analysis.transfer import AVERAGE, Evaluation, average_of, choose
-from harness.results_schema import CURVES, LARGEST, RUNS, TRANSFER, Column
+from harness.results_schema import CURVES, RUNS, TRANSFER, Column
 
-# What every conclusion needs of `runs`; other documented columns may be absent from a table of someone else's.
-NEEDED = ("run_id", "state", "model", "family", "subset_samples", "seed", "num_classes")
-FAMILIES = {"vit": "ViT", "resnet": "ResNet", "hybrid": "hybrid"}  # as they are written here; others stay as given
-FRACTIONS = tuple(name for name, column in RUNS.items() if column.most == 1)  # the accuracies of runs
-
-
-class TableError(Exception):
-    """A table that cannot be used; the message names the file and the column."""
+__all__ = ["TableError"]  # defined with the checks, looked for here
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,9 @@ def study_problem(study: dict[str, Any]) -> str:
         items = study.get(name, [])
         if not isinstance(items, list) or not all(isinstance(item, dict) and keys <= set(item) for item in items):
             return f"{name}: no list of objects with {' and '.join(sorted(keys))}"
+    degrees = study.get("rules", {}).get("min_degrees_of_freedom", 1)
+    if not isinstance(degrees, int) or degrees < 1:
+        return f"rules.min_degrees_of_freedom: {degrees!r} is no whole number from 1 on"
     pairs, ids = study.get("pairs", []), study.get("transfer_ids", [])
     if not isinstance(pairs, list) or not all(is_texts(pair) and len(pair) == 2 for pair in pairs):
         return f'pairs: {pairs!r}; write [["ViT-B/32", "ResNet50x1"]]'
@@ -151,11 +160,17 @@ def load_file(path: Path) -> Tables:
 
 
 def read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFrame | None:
-    """A table as parquet or CSV with its documented types; None when it is not there."""
-    for path in (folder / f"{name}.parquet", folder / f"{name}.csv"):
-        if path.exists():
-            return read_file(path, columns)
-    return None
+    """A table as parquet or CSV with its documented types; None when it is not there.
+
+    Raises TableError where both are there and hold other things: one of them is out of date.
+    """
+    paths = [path for path in (folder / f"{name}.parquet", folder / f"{name}.csv") if path.exists()]
+    frames = [read_file(path, columns) for path in paths]
+    if len(frames) == 2 and (differs := difference(frames[0], frames[1], columns)):
+        raise TableError(
+            f"{folder}: {name}.parquet and {name}.csv are not the same table ({differs}); remove the one out of date"
+        )
+    return frames[0] if frames else None
 
 
 def read_file(path: Path, columns: dict[str, Column]) -> pd.DataFrame:
@@ -184,25 +199,6 @@ def read_parquet(path: Path) -> pd.DataFrame:
         raise TableError(f"{path}: parquet needs pyarrow: pip install pyarrow") from error
 
 
-def check(path: Path, frame: pd.DataFrame, needed: tuple[str, ...]) -> None:
-    """Raise TableError naming a needed column that is absent or an accuracy outside [0, 1]."""
-    absent = [name for name in needed if name not in frame.columns]
-    if absent:
-        raise TableError(f"{path}: column {absent[0]} is missing (documented in docs/results.md)")
-    for name in (*FRACTIONS, "value"):
-        if name not in frame.columns or (name == "value" and "protocol" not in frame.columns):
-            continue
-        check_fractions(f"{path}: column {name}", frame[name])
-
-
-def check_fractions(where: str, column: pd.Series) -> None:
-    """Raise TableError for an accuracy outside [0, 1]; empty values are none."""
-    values = column.dropna().astype(float)
-    wrong = values[(values < 0) | (values > 1)]
-    if len(wrong):
-        raise TableError(f"{where}: {wrong.iloc[0]:g} is no fraction; accuracies are in [0, 1]")
-
-
 def checked_runs(path: Path, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """The runs table, fit for every conclusion and with every documented column, and notes on repeated runs.
 
@@ -213,71 +209,14 @@ def checked_runs(path: Path, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str
     return mark_repeats(apart_by_length(with_defaults(runs)))
 
 
-def check_rows(path: Path, runs: pd.DataFrame) -> None:
-    """Raise TableError naming the column and the run where a finished run lacks what is needed, or is there twice."""
-    if runs.empty:
-        raise TableError(f"{path}: the table holds no run")
-    near = [
-        state
-        for state in runs["state"].dropna().unique()
-        if state != "finished" and state.strip().lower() == "finished"
-    ]
-    if near:
-        raise TableError(f"{path}: column state: {near[0]!r}; runs that count are 'finished'")
-    finished = runs[runs["state"] == "finished"]
-    check_filled(path, finished, NEEDED, "finished runs")
-    twice = finished[finished["run_id"].duplicated()]
-    if len(twice):
-        raise TableError(f"{path}: column run_id: {twice['run_id'].iloc[0]} is there more than once; a run is a row")
-    check_one_set(path, finished)
-    for name, least, what in (("subset_samples", 1, "images"), ("num_classes", 2, "classes")):
-        values = finished[name].astype(float)
-        wrong = values[(values < least) | (values % 1 != 0) | (values >= LARGEST["int"])]
-        if len(wrong):
-            raise TableError(f"{path}: column {name}: {wrong.iloc[0]:g} is no number of {what}")
-    for name in ("exaflops_spent", "device_seconds_train"):
-        values = finished[name].dropna().astype(float) if name in finished.columns else pd.Series(dtype=float)
-        wrong = values[(values < 0) | (values == float("inf"))]
-        if len(wrong):
-            raise TableError(f"{path}: column {name}: {wrong.iloc[0]:g} is no finite number from 0 on")
-
-
-def check_one_set(path: Path, finished: pd.DataFrame) -> None:
-    """Raise TableError where the same run is there on several data sets: their mean would be of neither."""
-    keys = ["model", "subset_samples", "seed", *finished.columns.intersection(["draw", "recipe"])]
-    if "dataset" not in finished.columns:
-        return
-    sets = finished.groupby(keys, dropna=False)["dataset"].agg(lambda column: sorted(set(column.dropna().map(str))))
-    for sizes in sets[sets.map(len) > 1]:
-        raise TableError(f"{path}: column dataset: runs of {' and '.join(sizes)} in one table; a table holds one study")
-
-
-def check_filled(path: Path, frame: pd.DataFrame, needed: tuple[str, ...], what: str = "rows") -> None:
-    """Raise TableError naming a needed column with empty values and the run of the first."""
-    for name in needed:
-        empty = frame[frame[name].isna()]
-        if len(empty):
-            first = empty["run_id"].iloc[0]
-            raise TableError(f"{path}: column {name}: empty in {len(empty)} {what}, the first {first}")
-
-
-def check_shots(path: Path, transfer: pd.DataFrame) -> None:
-    """Raise TableError for shots that are no count."""
-    shots = transfer["shots"].astype(float)
-    wrong = shots[(shots < 0) | (shots % 1 != 0)]
-    if len(wrong):
-        raise TableError(f"{path}: column shots: {wrong.iloc[0]:g} is no number of images a class")
-
-
 def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
     """Every documented column, empty where the table has none; draw 0 where none is given.
 
     A model trained by several recipes is as many models, `NAME · RECIPE`: their runs are no repetitions of one another.
     """
-    frame = runs.reindex(columns=[*RUNS, *[name for name in runs.columns if name not in RUNS]])
+    frame = runs.reindex(columns=[*RUNS, *[name for name in runs.columns if name not in RUNS]]).reset_index(drop=True)
     frame["draw"] = frame["draw"].fillna(0)
-    family = frame["family"].astype("string").str.strip()
-    frame["family"] = family.str.lower().map(FAMILIES).fillna(family)
+    frame["family"] = family_names(frame["family"])
     several = frame.groupby("model")["recipe"].transform("nunique") > 1
     named = frame["model"].astype("string") + SERIES + frame["recipe"].astype("string").fillna("?")
     frame["model"] = frame["model"].where(~several, named)
@@ -285,14 +224,22 @@ def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def pairs_of(tables: Tables) -> list[tuple[str, str]]:
-    """The study's pairs; of a model with several recipes, each of them with each of the other side's."""
+    """The study's pairs; of a model with several recipes, each of them with each of the other side's.
+
+    Where both sides were trained for several lengths, those of equal length are paired; where none are equal the pair
+    stays as the study names it, without runs.
+    """
     models = sorted(map(str, tables.runs["model"].unique()))
 
     def series(name: str) -> list[str]:
         return [model for model in models if model.startswith(name + SERIES)] or [name]
 
-    pairs = tables.study.get("pairs", [])
-    return list(dict.fromkeys((one, two) for first, second in pairs for one in series(first) for two in series(second)))
+    found: list[tuple[str, str]] = []
+    for first, second in tables.study.get("pairs", []):
+        every = [(one, two) for one in series(first) for two in series(second)]
+        equal = [pair for pair in every if not of_unequal_lengths(tables.finished, *pair)]
+        found += every if len(every) == 1 else equal or [(first, second)]
+    return list(dict.fromkeys(found))
 
 
 def scores(tables: Tables, metric: str) -> pd.DataFrame:

@@ -141,6 +141,9 @@ def check_numbers(path: Path, study: Study) -> None:
         )
     if not 0 < study.rules.confidence < 1:
         raise ConfigError(f"{path}: rules: confidence: {study.rules.confidence}: between 0 and 1")
+    if study.rules.min_degrees_of_freedom < 1:
+        value = study.rules.min_degrees_of_freedom
+        raise ConfigError(f"{path}: rules: min_degrees_of_freedom: {value}: a whole number from 1 on")
 
 
 def coordinates(study: Study) -> list[Coordinates]:

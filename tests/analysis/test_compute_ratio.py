@@ -65,6 +65,16 @@ def test_no_accuracy_that_both_reach_is_no_ratio_but_says_who_is_ahead() -> None
     assert [band.verdict for band in found.bands] == ["ahead"] * 3
 
 
+@pytest.mark.parametrize("names", [("ViT", "ResNet"), ("ResNet", "ViT")])
+def test_nobody_is_ahead_where_no_compute_is_common(names: tuple[str, str]) -> None:
+    table = ladder(1.0, 0.001)
+    table["compute"] = table["compute"].where(table["family"] == "ViT", table["compute"] / 100)
+    table["value"] = table["value"].where(table["family"] == "ViT", table["value"] - 0.4)
+    found = compare_compute(table, *names, "exaflops")
+    above = "all accuracies of ViT lie above those of ResNet, but their computes do not overlap"
+    assert (found.status, found.ratio, found.bands) == (f"no accuracy that both reach: {above}", None, [])
+
+
 @pytest.mark.parametrize(
     "table, words",
     [

@@ -142,6 +142,16 @@ def test_only_paired_seeds_count() -> None:
     assert comparison.gaps[0].gap.value == pytest.approx(-8)
 
 
+def test_a_size_is_clear_of_chance_by_its_paired_runs() -> None:
+    values = BY_HAND | {("vit", 100): [0.02, 0.02], ("resnet", 100): [0.6, 0.6]}
+    unpaired = table({("vit", 100): [0.02, 0.02, 0.9]}, 100).tail(1)
+    scored = pd.concat([table(values, num_classes=100), unpaired])
+    gap = compare(scored, "vit", "resnet", RULES).gaps[0]
+    assert (gap.size, gap.pairs, gap.first_mean, gap.used) == (100, 2, pytest.approx(0.02), False)
+    better = {("vit", 100): [0.3, 0.3], ("resnet", 100): [0.6, 0.6, *[0.0] * 20]}
+    assert compare(table(BY_HAND | better, 100), "vit", "resnet", RULES).gaps[0].used
+
+
 def test_one_seed_and_one_size_have_defined_outcomes() -> None:
     one = compare(table({("vit", 1000): [0.5], ("resnet", 1000): [0.6]}), "vit", "resnet", RULES)
     assert one.gaps[0].gap.value == pytest.approx(-10)
@@ -310,6 +320,31 @@ def test_several_changes_of_sign_are_counted_without_an_interval_too() -> None:
     }
     found = compare(table(values, 100), "vit", "resnet", RULES)
     assert "the gap changes sign 2 times, between 1,000 and 2,000 and between 2,000 and 4,000" in words("x", found)
+
+
+@pytest.mark.parametrize(
+    "gaps, expected",
+    [
+        ({1000: -3, 2000: 0, 4000: -1}, "does worse than resnet at 1,000, 4,000 images; no worse at 2,000."),
+        ({1000: 0, 2000: 0, 4000: -1}, "does worse than resnet at 4,000 images; no worse at 1,000, 2,000."),
+        ({1000: 0, 2000: 2}, "does no worse than resnet at any size measured."),
+        ({1000: -1, 2000: -2}, "does worse than resnet at every size measured."),
+        ({10: -1, 1000: 2, 2000: 3}, "does no worse than resnet at any size at which both are clear of chance."),
+        ({10: 1, 1000: -2, 2000: -3}, "does worse than resnet at every size at which both are clear of chance."),
+        ({10: 1, 1000: -2, 2000: 0}, "does worse than resnet at 1,000 images; no worse at 2,000."),
+    ],
+)
+def test_ties_and_sizes_at_chance_are_no_changes_of_sign(gaps: dict[int, float], expected: str) -> None:
+    base = {size: 0.02 if size == 10 else 0.5 for size in gaps}  # chance is 0.01
+    values = {("resnet", size): [base[size]] for size in gaps} | {
+        ("vit", size): [base[size] + gap / 100] for size, gap in gaps.items()
+    }
+    assert sentence(compare(table(values, 100), "vit", "resnet", RULES)) == f"vit {expected}"
+
+
+def test_models_at_chance_throughout_are_not_ranked() -> None:
+    found = compare(table({("vit", 1000): [0.02], ("resnet", 1000): [0.01]}, 100), "vit", "resnet", RULES)
+    assert sentence(found) == "vit against resnet: no size at which both are clear of chance."
 
 
 def test_a_change_of_sign_against_the_gaps_direction_is_no_crossover() -> None:

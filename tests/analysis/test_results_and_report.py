@@ -55,6 +55,7 @@ def runs() -> pd.DataFrame:
 
 def test_a_whole_study_has_everything_on_its_page(tmp_path: Path, runs: pd.DataFrame) -> None:
     folder = write_study(tmp_path / "t", runs, planned={"exaflops": 2e-6, "device_days": 0.01}, expected_runs=18)
+    (tmp_path / "vit-1000-s0").mkdir()  # of a folder that is there
     text = page_of(folder, tmp_path / "out")
     for words in (
         "Reproduced",
@@ -67,7 +68,7 @@ def test_a_whole_study_has_everything_on_its_page(tmp_path: Path, runs: pd.DataF
         assert words in text, words
     assert text.count("<figure>") == 6
     assert text.count("<title>vit-1000-s0") >= 3
-    assert 'href="../vit-1000-s0/"' in text
+    assert text.count('href="../') == text.count('href="../vit-1000-s0/"') == 1
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     markdown = (tmp_path / "out" / "report.md").read_text()
@@ -93,6 +94,20 @@ def test_nothing_finished_and_failed_runs_are_listed(tmp_path: Path, runs: pd.Da
     assert "1 run failed; it is listed" in text
     assert "1.8e-06 exaFLOPs spent" in text  # what the failed run has spent is spent
     assert "out_of_memory" in text
+    assert text.count("Interim (17 of 18 runs finished)") == 2  # a note, and the verdict
+    markdown = (tmp_path / "out_b" / "report.md").read_text()
+    for words in ("## Transfer", "## Not finished", "out_of_memory", "**Interim (17 of 18 runs finished): Reproduced"):
+        assert words in markdown, words
+    assert "lack something" not in markdown
+    assert "No run is finished yet" in (tmp_path / "out_a" / "report.md").read_text()
+
+
+def test_the_figure_of_the_deciding_metric_comes_first(tmp_path: Path, runs: pd.DataFrame) -> None:
+    text = page_of(write_study(tmp_path / "t", runs.assign(test_top1=0.5), metric="test_top1"), tmp_path / "out")
+    titles = re.findall(r"<figure><h3>([^<]+)</h3>", text)
+    assert titles[:2] == ["Test accuracy (held-out split) against training images", "vit − resnet"]
+    assert titles[-2] == "Validation accuracy against training images"
+    assert "Test top-1. Above zero vit is ahead" in text
 
 
 def test_a_table_without_transfer_and_curves_is_enough(tmp_path: Path, runs: pd.DataFrame) -> None:

@@ -53,6 +53,11 @@ def test_narrowing_keeps_what_is_named_and_hands_back_the_rest(tmp_path: Path) -
         (("transfer: digits", "transfer: digits\ndraw: often"), ["draw"]),
         (("pairs: [[a, b]]", "pairs: [[a, b]"), ["s.yaml", "line 10", "not YAML"]),
         (("title: t\n", ""), ["s.yaml", "title"]),
+        (
+            ("title: t", "title: t\nrules: {min_degrees_of_freedom: 0}"),
+            ["min_degrees_of_freedom: 0", "from 1"],
+        ),
+        (("title: t", "title: t\nrules: {min_degrees_of_freedom: 0.5}"), ["s.yaml", "0.5"]),
     ],
 )
 def test_mistakes_name_the_file_and_the_field(tmp_path: Path, change: tuple[str, str], words: list[str]) -> None:
