@@ -55,6 +55,7 @@ def runs() -> pd.DataFrame:
 
 def test_a_whole_study_has_everything_on_its_page(tmp_path: Path, runs: pd.DataFrame) -> None:
     folder = write_study(tmp_path / "t", runs, planned={"exaflops": 2e-6, "device_days": 0.01}, expected_runs=18)
+    (tmp_path / "vit-1000-s0").mkdir()
     text = page_of(folder, tmp_path / "out")
     for words in (
         "Reproduced",
@@ -68,6 +69,7 @@ def test_a_whole_study_has_everything_on_its_page(tmp_path: Path, runs: pd.DataF
     assert text.count("<figure>") == 6
     assert text.count("<title>vit-1000-s0") >= 3
     assert 'href="../vit-1000-s0/"' in text
+    assert 'href="../vit-1000-s1/"' not in text  # its folder is not there
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     markdown = (tmp_path / "out" / "report.md").read_text()
