@@ -4,17 +4,18 @@ import pandas as pd
 
 from analysis import paper
 from analysis.figures import FLOPS, PERCENT, Keywords, mean_bars, metric_title, models_in, runs_said, with_percent
+from analysis.ladder import ladder, ladder_row, size_said
 from analysis.looks import FAMILY_COLOURS, looks
 from analysis.results import Tables, transfer_title
 from analysis.style import GRID, Chart, End, compute_axis, label_lines, new_chart, overlay_axes, set_axis
-from analysis.summary import ladder, unit_name
+from analysis.summary import unit_name
 
 LEAST_STEP = 1.05  # two computes closer than this are one: recipes of one model, repeated runs
 AXIS_NAMES = {"exaflops": "Pre-training compute", "device_days": "Pre-training time"}
 
 
 def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay: bool = False) -> Chart | None:
-    """Top-1 against compute at full data, a line a family; None where no family has two computes.
+    """Top-1 against compute on one size, a line a family; None where no family has two computes.
 
     Args:
         metric: a column of runs, or 'transfer:TARGET:SHOTS'.
@@ -49,7 +50,9 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
         chart.axes.plot(part["compute"].tolist(), part["percent"].tolist(), mark, gid=chart.tip(*texts), **look)
         ends.append(End(float(line["compute"].iloc[-1]), float(line["percent"].iloc[-1]), family, colour))
     compute_axis(chart.axes)
-    chart.caption = f"Runs on the full set; lines join rungs. {runs_said(rows, ['model', 'rung'])}"
+    chart.caption = (
+        f"Runs on {size_said(ladder_row(tables, metric))}; lines join rungs. {runs_said(rows, ['model', 'rung'])}"
+    )
     if unit == "exaflops":
         chart.caption += f" {tables.study.get('compute_note', FLOPS)}"
     if overlay and unit == "exaflops":

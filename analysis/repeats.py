@@ -93,7 +93,8 @@ def of_unequal_lengths(finished: pd.DataFrame, one: str, two: str) -> bool:
 
 def mark_repeats(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Of finished runs alike in SAME_RUN the latest stays finished (by finished_at, else the last row); and a note."""
-    finished = runs[runs["state"] == "finished"].sort_values("finished_at", kind="stable", na_position="first")
+    finished = runs[runs["state"] == "finished"]
+    finished = finished.sort_values("finished_at", key=times_of, kind="stable", na_position="first")
     last = finished.drop_duplicates(SAME_RUN, keep="last").set_index(SAME_RUN)["run_id"]
     repeated = finished[finished.duplicated(SAME_RUN, keep="last")].sort_index()
     if repeated.empty:
@@ -108,6 +109,11 @@ def mark_repeats(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         f"Left out: {names}"
     )
     return runs, [note]
+
+
+def times_of(column: pd.Series) -> pd.Series:
+    """ISO 8601 texts as times, UTC where they name no zone; what is no such text is no time."""
+    return pd.to_datetime(column.astype("string"), format="ISO8601", utc=True, errors="coerce")
 
 
 def without_repeated_rows(transfer: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

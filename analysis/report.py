@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis import figures, figures_compute, page, summary
 from analysis import report_tables as tables_of
+from analysis.ladder import size_said
 from analysis.results import TableError, Tables, evaluations_of, load
 from analysis.style import Chart, inline, raw_svg, write_png
 from analysis.transfer import Evaluation, evaluations
@@ -158,9 +159,10 @@ def findings(found: dict[str, Any]) -> list[str]:
     if found["compute_ratio"]:
         text = (
             "Compute that the first family needs over what the second needs for the same accuracy, averaged over the "
-            "accuracies that both reach, with 95 % intervals. It needs a ladder: three or more models a family on the "
-            "full set."
+            "accuracies that both reach, with 95 % intervals. "
         )
+        reason = found["ladder"]["reason"]
+        text += f"There is none: {reason}." if reason else f"Runs on {size_said(found['ladder'])}."
         rows = tables_of.ratio_table(found["compute_ratio"])
         parts += [page.heading("Compute at equal accuracy"), page.paragraph(text, "sub"), rows]
     rows_of = found["overfitting"]

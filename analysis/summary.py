@@ -15,11 +15,12 @@ from analysis import overfitting
 from analysis.compute_ratio import ComputeRatio, compare_compute, matched_pairs
 from analysis.crossover import Comparison, compare, sign_change, sign_changes
 from analysis.fits import Fit, fit_each
+from analysis.ladder import ladder, ladder_row, size_said
 from analysis.results import Tables, pairs_of, scores
 from analysis.verdict import judge, rules_of
+from analysis.words import counted, images, signed
 
 X_AXES = ("images", "exaflops", "device_days")
-ONE_RUNG = " has 1 rung(s)"  # a study that is no ladder: nothing to say pair by pair
 COMPUTE_UNITS = ("exaflops", "device_days")
 FAMILY_ORDER = ("hybrid", "ViT", "ResNet")  # of two, the first against the second; others go before ResNet
 
@@ -28,7 +29,7 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
     """Points 2 to 5 of an analysis for every pair that tables.study names.
 
     Args:
-        x: what fits are against: 'images', 'exaflops' or 'device_days' (the last two over full-data runs).
+        x: what fits are against: 'images', 'exaflops' or 'device_days' (the last two over the runs of analysis.ladder).
     Raises analysis.results.TableError for a metric or column that is not there.
     """
     metric = str(tables.study.get("metric", "best_val_top1")) if metric is None else metric
@@ -36,6 +37,7 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
     table = scores(tables, metric)
     comparisons = [compare(table, one, two, rules) for one, two in pairs_of(tables)]
     ladders = {unit: ladder(tables, metric, unit) for unit in COMPUTE_UNITS}
+    taken = ladder_row(tables, metric)
     result = {
         "title": tables.study.get("title") or tables.study.get("name"),
         "metric": metric,
@@ -44,7 +46,8 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
         "notes": list(tables.notes),
         "crossover": [crossover_row(item) for item in comparisons],
         "verdict": [verdict_row(item, tables, metric) for item in comparisons],
-        "compute_ratio": [item.row() for item in ratios(ladders)],
+        "ladder": taken,
+        "compute_ratio": [item.row() | {"subset_samples": taken["subset_samples"]} for item in ratios(ladders)],
         "matched_compute_pairs": {
             f"{one} over {two}": matched_pairs(ladders["exaflops"], one, two)
             for one, two in family_pairs(ladders["exaflops"])
@@ -56,7 +59,11 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
                 for item in overfitting.bigger_against_smaller(tables, metric, rules)
             ],
         },
-        "fits": {"x": x, "rows": fit_rows(tables, metric, x)},
+        "fits": {
+            "x": x,
+            "subset_samples": None if x == "images" else taken["subset_samples"],  # None: every size
+            "rows": fit_rows(tables, metric, x),
+        },
     }
     plain_result: dict[str, Any] = plain(result)
     return plain_result
@@ -80,22 +87,6 @@ def verdict_row(item: Comparison, tables: Tables, metric: str) -> dict[str, Any]
     }
 
 
-def compute_of(runs: pd.DataFrame, unit: str) -> pd.Series:
-    """exaFLOPs spent, or device-days: seconds in training steps, summed over devices as the column is, / 86,400."""
-    if unit == "exaflops":
-        return runs["exaflops_spent"].astype(float)
-    return runs["device_seconds_train"].astype(float) / 86_400
-
-
-def ladder(tables: Tables, metric: str, unit: str) -> pd.DataFrame:
-    """Runs on the full set (the largest subset): family, model, rung (samples seen), compute, value."""
-    table = scores(tables, metric)
-    runs = tables.finished.set_index("run_id")
-    rows = runs.loc[table["run_id"]]
-    table = table.assign(compute=compute_of(rows, unit).to_numpy(), rung=rows["samples_seen"].fillna(0).to_numpy())
-    return table[table["subset_samples"] == table["subset_samples"].max()]
-
-
 def family_pairs(table: pd.DataFrame) -> list[tuple[str, str]]:
     """Every two families of the table, ViT against ResNet first."""
 
@@ -117,7 +108,7 @@ def ratios(ladders: dict[str, pd.DataFrame]) -> list[ComputeRatio]:
 
 
 def fits_of(tables: Tables, metric: str, x: str) -> dict[str, Fit]:
-    """Error against x: a model's sizes, or a family's rungs of compute at full data."""
+    """Error against x: a model's sizes, or a family's rungs of compute on one size (analysis.ladder)."""
     if x == "images":
         table = scores(tables, metric)
         return fit_each(table, "model", table["subset_samples"])
@@ -177,26 +168,46 @@ def lines(result: dict[str, Any]) -> list[str]:
 def counted_runs(result: dict[str, Any]) -> str:
     """'24 finished runs', and how many of them have the metric where not all do."""
     finished, scored = result["finished_runs"], result["scored_runs"]
-    return f"{finished} finished runs" + (f" ({finished - scored} without this metric, left out)" * (scored < finished))
+    return counted(finished, "finished run") + (
+        f" ({finished - scored} without this metric, left out)" * (scored < finished)
+    )
 
 
 def other_lines(result: dict[str, Any]) -> list[str]:
     """Compute, overfitting and fits: what a verdict does not say."""
-    ladders = [row for row in result["compute_ratio"] if ONE_RUNG not in row["status"]]
-    found = list(dict.fromkeys(ratio_line(row) for row in ladders))
-    if result["compute_ratio"] and not ladders:
-        found.append("No compute ratio: it takes a ladder of three or more models a family on the full set.")
+    taken, found = result["ladder"], []
+    if taken["reason"]:
+        found.append(f"No compute ratio: {taken['reason']}.")
+    else:
+        if taken["subset_samples"] < taken["largest_subset_samples"]:
+            found.append(f"Compute is compared on {size_said(taken)}.")
+        climbing = [name for name, count in taken["rungs"].items() if count > 1]
+        rows = [row for row in result["compute_ratio"] if row["first"] in climbing and row["second"] in climbing]
+        found += dict.fromkeys(ratio_line(row) for row in rows)
     for row in result["compute_ratio"]:
         found += band_lines(row)
     for name, pairs in result["matched_compute_pairs"].items():
         for pair in pairs if name == "ViT over ResNet" else []:  # all of them are in the JSON
             found.append(
-                f"Matched in accuracy ({name}): {matched_side(pair, 'first')}, {matched_side(pair, 'second')}: "
-                f"{pair['times_less']:.1f} x less compute"
+                f"Matched in accuracy ({name}, {images(taken['subset_samples'])}): {matched_side(pair, 'first')}, "
+                f"{matched_side(pair, 'second')}: {times_less(pair['times_less'])}"
             )
     found += size_sentences(result["overfitting"]["bigger_against_smaller"])
-    found += [fit_line(row, result["fits"]["x"]) for row in result["fits"]["rows"]]
+    fits = result["fits"]
+    found += [fit_line(row, fits["x"], fits["subset_samples"]) for row in fits["rows"]]
     return found
+
+
+def times_less(times: float) -> str:
+    """'2.6 x less compute', '1.3 x more compute', 'about the same compute'."""
+    if about_one(times):
+        return "about the same compute"
+    return f"{times:.1f} x less compute" if times > 1 else f"{1 / times:.1f} x more compute"
+
+
+def about_one(times: float) -> bool:
+    """Whether it and its inverse are 1.0 to one digit."""
+    return round(max(times, 1 / times), 1) == 1
 
 
 def matched_side(pair: dict[str, Any], side: str) -> str:
@@ -218,14 +229,16 @@ def size_sentences(rows: list[dict[str, Any]]) -> list[str]:
 
 def ratio_line(row: dict[str, Any]) -> str:
     """'ViT needs 0.26 x (0.16 to 0.43) the compute of ResNet …'."""
-    head = f"{row['first']} against {row['second']} in {unit_name(row['unit'])}"
+    head = f"{row['first']} against {row['second']} in {unit_name(row['unit'])} on {images(row['subset_samples'])}"
     if row["ratio"] is None:
         return f"{head}: no compute ratio: {row['status']}"
     ratio, less = row["ratio"], row["times_less"]
     low, high = row["accuracy_range"]
-    inverse = (
-        f", that is {less['value']:.1f} x less ({less['low']:.1f} to {less['high']:.1f})" if less["value"] > 1 else ""
-    )
+    inverse = ""
+    if about_one(ratio["value"]):
+        inverse = ", that is about the same"
+    elif less["value"] > 1:
+        inverse = f", that is {less['value']:.1f} x less ({less['low']:.1f} to {less['high']:.1f})"
     return (
         f"{head}: {ratio['value']:.2f} x the compute ({ratio['low']:.2f} to {ratio['high']:.2f}){inverse}, "
         f"at accuracies that both reach, {100 * low:.1f} to {100 * high:.1f} %"
@@ -240,17 +253,18 @@ def unit_name(unit: str) -> str:
 def band_lines(row: dict[str, Any]) -> list[str]:
     """Who is ahead at equal compute, by band."""
     return [
-        f"  {row['first']} is {band['verdict']} ({band['gap_points']['value']:+.2f} points, "
-        f"{band['gap_points']['low']:+.2f} to {band['gap_points']['high']:+.2f}) against {row['second']} at "
+        f"  {row['first']} is {band['verdict']} ({signed(band['gap_points']['value'])} points, "
+        f"{signed(band['gap_points']['low'])} to {signed(band['gap_points']['high'])}) against {row['second']} at "
         f"{band['compute_low']:.3g} to {band['compute_high']:.3g} {unit_name(row['unit'])}"
         for band in row["bands"]
     ]
 
 
-def fit_line(row: dict[str, Any], x: str) -> str:
-    """A fit in one line."""
+def fit_line(row: dict[str, Any], x: str, size: int | None = None) -> str:
+    """A fit in one line; `size` is the one that runs are of, where it is one."""
+    head = f"Fit of {row['name']} against {x}" + ("" if size is None else f" on {images(size)}")
     if row["status"] != "ok":
-        return f"Fit of {row['name']} against {x}: {row['status']}"
+        return f"{head}: {row['status']}"
     values = ", ".join(
         f"{name} = {value:.4g}"
         + (f" ({row['intervals'][name][0]:.3g} to {row['intervals'][name][1]:.3g})" if row["intervals"] else "")
@@ -258,4 +272,4 @@ def fit_line(row: dict[str, Any], x: str) -> str:
     )
     held = row["held_out_log_ratio"]
     tail = "" if held is None else f"; largest rung, held out: predicted error {off_by(held)}"
-    return f"Fit of {row['name']} against {x}: {row['form']}, {values}{tail}. {row['note']}".strip()
+    return f"{head}: {row['form']}, {values}{tail}. {row['note']}".strip()

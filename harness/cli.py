@@ -159,7 +159,7 @@ def add_results_commands(commands: "Commands") -> None:
     analyze.add_argument(
         "--pairs", action="append", help="MODEL:MODEL,… in place of the study's own, ViT-B/32:ResNet50x1"
     )
-    analyze.add_argument("--x", choices=("images", "exaflops", "device_days"), default="images", help="of the fits")
+    analyze.add_argument("--x", choices=("images", "exaflops", "device_days"), help="of the fits (default: images)")
     analyze.add_argument("--metric", help="a column of runs, or transfer:TARGET:SHOTS (default: the study's)")
     analyze.add_argument("--json", action="store_true")
     analyze.set_defaults(action=results_analyze)
@@ -287,8 +287,14 @@ def results_analyze(options: argparse.Namespace) -> int:
 
     if options.paper == (options.table is not None):
         raise ConfigError("harness analyze: name a table, or --paper, and not both")
+    given = [name for name in ("pairs", "x", "metric") if getattr(options, name) is not None]
+    if options.paper and given:
+        raise ConfigError(
+            f"harness analyze --paper: --{given[0]} is for a table of yours; leave it out: the paper's numbers are "
+            "compared as the paper compares them"
+        )
     pairs = None if options.pairs is None else ",".join(options.pairs)
-    return analyze_command(options.table, pairs, options.x, options.metric, options.json)
+    return analyze_command(options.table, pairs, options.x or "images", options.metric, options.json)
 
 
 if __name__ == "__main__":

@@ -209,7 +209,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise HarnessError(f"{path}: cannot be written ({error.strerror}); --out names another folder") from error
+        elsewhere = "`harness results STUDY --out DIR` writes the tables to another folder"
+        raise HarnessError(f"{path}: cannot be written ({error.strerror}); {elsewhere}") from error
 
 
 def write_parquet(frame: pd.DataFrame, path: Path) -> None:

@@ -1,5 +1,6 @@
 """Compute at equal accuracy: known ratios, odd ladders, and bands."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,10 @@ import pandas as pd
 import pytest
 
 from analysis.compute_ratio import compare_compute, matched_pairs
-from analysis.results import load
-from analysis.summary import analyse
+from analysis.figures_compute import compute_scaling
+from analysis.report import build
+from analysis.results import Tables, load
+from analysis.summary import analyse, lines, ratio_line, times_less
 
 RUNGS = (1.0, 2.0, 4.0, 8.0)
 
@@ -119,6 +122,75 @@ def test_the_published_ladder_gives_a_ratio_with_its_interval_in_exaflops() -> N
     ratio = rows["ViT", "ResNet", "exaflops"]["ratio"]
     assert 0 < ratio["low"] < ratio["value"] < ratio["high"]
     assert tables.finished.groupby("family")["model"].nunique().tolist() == [4, 4, 4]
+
+
+def study(tmp_path: Path, sizes: tuple[int, ...]) -> Tables:
+    """Ladders of four rungs of ViT, which needs half the compute, and ResNet at the first size; the largest rung of
+    both at the others. Two seeds."""
+    parts = [ladder(0.5, 0.001).assign(subset_samples=size) for size in sizes]
+    first = min(sizes)
+    runs = pd.concat(part[(part["compute"] == 8) | (part["subset_samples"] == first)] for part in parts)
+    names = runs["model"] + "-" + runs["subset_samples"].astype(str) + "-" + runs["seed"].astype(str)
+    runs = runs.rename(columns={"compute": "exaflops_spent", "value": "best_val_top1"})
+    runs.assign(run_id=names, state="finished", num_classes=10).to_csv(tmp_path / "mine.csv", index=False)
+    return load(tmp_path / "mine.csv")
+
+
+def test_a_stray_run_at_a_larger_size_hides_no_ladder_and_the_size_is_said(tmp_path: Path) -> None:
+    alone = analyse(study(tmp_path, (25_000,)), "exaflops")
+    tables = study(tmp_path, (25_000, 100_000))
+    found = analyse(tables, "exaflops")
+    assert found["ladder"]["subset_samples"] == 25_000
+    assert found["ladder"]["rungs"] == {"ViT": 4, "ResNet": 4}
+    assert found["compute_ratio"] == alone["compute_ratio"]
+    assert found["compute_ratio"][0]["ratio"]["value"] == pytest.approx(0.5, rel=0.02)
+    text = "\n".join(lines(found))
+    assert "Compute is compared on 25,000 images, the largest size with ladders of two families." in text
+    assert "ViT against ResNet in exaFLOPs on 25,000 images: 0.50 x the compute" in text
+    assert "Fit of ViT against exaflops on 25,000 images: " in text
+    assert "Compute is compared on" not in "\n".join(lines(alone))
+    chart = compute_scaling(tables, "best_val_top1")
+    assert chart is not None
+    assert chart.caption.startswith("Runs on 25,000 images, the largest size with ladders of two families; lines join")
+    folder = tmp_path / "t"
+    folder.mkdir()
+    (tmp_path / "mine.csv").rename(folder / "runs.csv")
+    build(folder, tmp_path / "out")
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "intervals. Runs on 25,000 images, the largest size with ladders of two families.</p>" in page
+
+
+def test_without_a_ladder_at_any_size_the_reason_is_printed(tmp_path: Path) -> None:
+    tables = study(tmp_path, (25_000, 100_000))
+    few = dataclasses.replace(tables, runs=tables.runs[tables.runs["exaflops_spent"].isin([2, 8])])
+    assert (
+        "No compute ratio: it takes a ladder of 3 or more rungs (models, or lengths of training) of different compute "
+        "in two families on one size; on 100,000 images the rungs are: ViT 1, ResNet 1."
+    ) in lines(analyse(few))
+    one = dataclasses.replace(tables, runs=tables.runs[tables.runs["family"] == "ViT"])
+    assert "No compute ratio: all runs are of one family, ViT." in lines(analyse(one))
+    none = dataclasses.replace(tables, runs=tables.runs.assign(exaflops_spent=float("nan")))
+    assert any(
+        line.startswith("No compute ratio: no run has both an accuracy below 1 and") for line in lines(analyse(none))
+    )
+
+
+def test_compute_that_is_about_the_same_is_not_said_to_be_less() -> None:
+    def line(value: float) -> str:
+        interval = {"value": value, "low": 0.9 * value, "high": 1.1 * value}
+        less = {"value": 1 / value, "low": 1 / (1.1 * value), "high": 1 / (0.9 * value)}
+        row = {"first": "ViT", "second": "ResNet", "unit": "exaflops", "subset_samples": 1000, "ratio": interval}
+        return ratio_line(row | {"times_less": less, "accuracy_range": (0.2, 0.4), "status": "ok"})
+
+    assert "0.99 x the compute (0.89 to 1.09), that is about the same, at" in line(0.99)
+    assert "1.02 x the compute (0.92 to 1.12), that is about the same, at" in line(1.02)
+    assert "0.50 x the compute (0.45 to 0.55), that is 2.0 x less (1.8 to 2.2), at" in line(0.5)
+    assert "2.00 x the compute (1.80 to 2.20), at" in line(2.0)
+    assert [times_less(times) for times in (1.02, 0.8, 2.61)] == [
+        "about the same compute",
+        "1.2 x more compute",
+        "2.6 x less compute",
+    ]
 
 
 def test_matched_pairs_are_within_a_tenth_of_a_point() -> None:

@@ -11,9 +11,10 @@ import pytest
 from analysis.commands import parse_pairs
 from analysis.compute_ratio import matched_pairs
 from analysis.crossover import Rules
+from analysis.ladder import ladder
 from analysis.overfitting import bigger_against_smaller, larger_first
 from analysis.results import TableError, load, pairs_of, scores
-from analysis.summary import analyse, family_pairs, fits_of, ladder, lines, matched_side
+from analysis.summary import analyse, family_pairs, fits_of, lines, matched_side
 from harness.cli import main
 from tests.analysis.studies import linear_gap, runs_table
 

@@ -10,6 +10,7 @@ from analysis.commands import paper_command
 from analysis.figures import data_scaling
 from analysis.figures_compute import compute_scaling, pretraining_sets
 from analysis.summary import analyse, lines
+from harness.cli import main
 
 SIGN_CHANGES = {"ViT-B/32": (9_000_000, 30_000_000), "ViT-L/16": (30_000_000, 90_000_000)}
 # B/32 and R152x1, B/16 and R152x2, L/16 and R200x3, L/32 and R152x2 at 14 epochs.
@@ -81,6 +82,12 @@ def test_the_command_prints_all_of_it_as_json_without_nan(capsys: pytest.Capture
     assert len(found) == 8
     for result in found.values():
         assert {"crossover", "verdict", "compute_ratio", "overfitting", "fits"} <= set(result)
+
+
+@pytest.mark.parametrize("words", [["--pairs", "ViT-B/16:ResNet50x1"], ["--x", "images"], ["--metric", "test_top1"]])
+def test_what_the_papers_numbers_do_not_take_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "--paper", *words]) == 2
+    assert f"harness analyze --paper: {words[0]} is for a table of yours; leave it out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in paper.REFERENCE.glob("*.csv")))

@@ -28,6 +28,27 @@ def test_of_runs_of_one_model_size_draw_and_seed_the_latest_counts(tmp_path: Pat
     assert "2 run(s) repeat the model, size, draw and seed of another" in "\n".join(lines(analyse(tables)))
 
 
+@pytest.mark.parametrize(
+    "older, newer",
+    [
+        ("2026-03-01T10:00:00+09:00", "2026-03-01T02:00:00Z"),  # 01:00 and 02:00 in UTC
+        ("2026-03-01T23:00:00-01:00", "2026-03-02T00:30:00.5Z"),
+        ("2026-03-01 09:30:00", "2026-03-01T09:30:00.250"),
+        ("2026-03-01T09:00:00Z", "2026-03-01T09:30:00"),  # UTC where no zone is named
+        ("yesterday", "2026-03-01T09:30:00"),
+        (None, "2026-03-01T09:30:00"),
+        ("yesterday", "by noon"),  # no times: the last row
+    ],
+)
+@pytest.mark.parametrize("newer_first", [False, True])
+def test_times_are_compared_as_times(tmp_path: Path, older: str | None, newer: str, newer_first: bool) -> None:
+    run = runs_table(linear_gap(6.0, 10_000))[:1]
+    two = [run.assign(run_id="older", finished_at=older), run.assign(run_id="newer", finished_at=newer)]
+    turned = newer_first and newer != "by noon"
+    tables = load(write_study(tmp_path, pd.concat(two[::-1] if turned else two)))
+    assert tables.finished["run_id"].tolist() == ["newer"]
+
+
 def test_runs_of_two_lengths_are_two_models(tmp_path: Path) -> None:
     runs = runs_table(linear_gap(6.0, 10_000, noise=0.5))
     longer = runs[:9].assign(run_id="long-" + runs["run_id"][:9], samples_seen=400_000, best_val_top1=0.9)

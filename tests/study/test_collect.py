@@ -74,7 +74,7 @@ def test_damaged_and_foreign_folders_are_listed_and_crash_nothing(folder: Path, 
 @pytest.mark.parametrize("name", ["runs.csv", "study.json"])
 def test_an_output_that_is_a_folder_is_an_error_that_names_it(folder: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "out" / name).mkdir(parents=True)
-    with pytest.raises(HarnessError, match=rf"{name}: cannot be written \(Is a directory\)"):
+    with pytest.raises(HarnessError, match=rf"{name}: cannot be written \(Is a directory\); `harness results STUDY"):
         write_tables(folder, collect.read_plan(folder), tmp_path / "out", "csv")
 
 
