@@ -6,7 +6,7 @@ from matplotlib.typing import LineStyleType
 
 # Okabe and Ito's palette (jfly.uni-koeln.de/color); its light blue and orange darker, its yellow left out.
 FAMILY_COLOURS = {"ViT": "#0072B2", "ResNet": "#D55E00", "hybrid": "#009E73"}
-OTHER_COLOURS = ("#CC79A7", "#3590C0", "#B07A00", "#7A5195", "#5F6B6D")
+OTHER_COLOURS = ("#CC79A7", "#B07A00", "#7A5195", "#5F6B6D", "#3590C0")
 # Each colour's second shade: darker, of the dark ones lighter. All have a contrast of 3 on white (WCAG 1.4.11) …
 SHADES = {
     "#0072B2": "#00477A",
@@ -27,8 +27,8 @@ ON_DARK = {
     "#8A3D00": "#B25A17",
     "#006B4E": "#0B8F6A",
     "#8C4A6F": "#A9638A",
-    "#3590C0": "#56B4E9",
-    "#1F5F82": "#3590C0",
+    "#3590C0": "#8CD3FF",
+    "#1F5F82": "#5FAEDB",
     "#B07A00": "#E69F00",
     "#6E4C00": "#A87A1C",
     "#7A5195": "#8D63A8",

@@ -201,3 +201,12 @@ def test_every_line_stands_out_on_white_and_on_the_dark_page() -> None:
     assert contrast(INK, "#ffffff") > 4.5
     assert contrast("#cfd3d7", "#1d2024") > 4.5
     assert {*FAMILY_COLOURS.values(), *OTHER_COLOURS} == set(SHADES)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_two_families_look_alike(dark: bool) -> None:
+    """Blue and a lighter blue of another family were one on the dark page."""
+    colours = [ON_DARK.get(one, one) if dark else one for one in (*FAMILY_COLOURS.values(), *OTHER_COLOURS)]
+    for one, two in combinations(colours, 2):
+        apart = [int(one[at : at + 2], 16) - int(two[at : at + 2], 16) for at in (1, 3, 5)]
+        assert np.linalg.norm(apart) > 55, (one, two)
