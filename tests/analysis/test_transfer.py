@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.commands import report_command
+from analysis.figures_compute import compute_scaling
 from analysis.report import build
 from analysis.report_tables import transfer_table as transfer_table_of
 from analysis.results import TableError, Tables, evaluations_of, load, scores, transfer_title
@@ -99,6 +100,31 @@ def test_the_average_is_over_targets_and_over_runs_that_have_them_all(tmp_path: 
     assert transfer_title(tables, "transfer:average:5") == "average of 2 targets, 5-shot"
     with pytest.raises(TableError, match="0 target"):
         scores(tables, "transfer:average:10")
+
+
+def test_a_metric_other_than_top1_is_named_where_it_was_not_asked_for(tmp_path: Path) -> None:
+    """A target that has mean per-class accuracy alone, as Pets in the paper; alone and in an average."""
+    parts = []
+    for rung, compute in enumerate((1e-7, 2e-7, 4e-7)):
+        part = runs_table(linear_gap(1.0, 10_000, noise=0.5), sizes=(10_000,)).assign(exaflops_spent=compute)
+        parts.append(part.assign(run_id=f"{rung}-" + part["run_id"], model=f"{rung}-" + part["model"]))
+    folder = write_study(tmp_path / "t", pd.concat(parts), metric="transfer:pets:5", pairs=[["0-vit", "0-resnet"]])
+    digits = pd.read_csv(folder / "transfer.csv")
+    pets = digits.assign(target="pets", metric="mean_per_class")
+    pd.concat([digits, pets]).to_csv(folder / "transfer.csv", index=False)
+    tables = load(folder)
+    alone, average = (compute_scaling(tables, f"transfer:{name}:5") for name in ("pets", "average"))
+    assert alone is not None
+    assert average is not None
+    assert alone.axes.get_ylabel() == "Mean per-class accuracy [%], pets, 5-shot"
+    assert alone.title == "Compute scaling in exaFLOPs: pets, 5-shot, mean per-class accuracy"
+    assert average.axes.get_ylabel() == "Accuracy [%], average of 2 targets, 5-shot"
+    assert average.title.endswith(": average of 2 targets, 5-shot (mean per-class accuracy on pets)")
+    assert lines(analyse(tables))[0].endswith("metric transfer:pets:5 (pets, 5-shot, mean per-class accuracy)")
+    build(folder, tmp_path / "out")
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "Metric transfer:pets:5 (pets, 5-shot, mean per-class accuracy). 95 % intervals" in page
+    assert "At accuracy [%]" in page
 
 
 def test_an_average_over_protocols_is_refused(tmp_path: Path) -> None:
