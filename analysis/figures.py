@@ -59,6 +59,13 @@ def measured_by(metric: str) -> str:
     return METRIC_NAMES.get(metric, f"{metric} [%]").replace(" [%]", "")
 
 
+def top1_axis(tables: Tables, metric: str, name: str | None) -> str:
+    """`Top-1 [%], NAME`; for the study's metric with what study.json says is measured in place of Top-1."""
+    own = metric == tables.study.get("metric", "best_val_top1")
+    measure = str(tables.study.get("metric_measure", "Top-1")) if own else "Top-1"
+    return f"{measure} [%]" + (f", {name}" if name else "")
+
+
 def runs_said(frame: pd.DataFrame, keys: list[str]) -> str:
     """What a caption says of runs, by how many of them agree in `keys`: as much of seeds as there are."""
     most = frame.groupby(keys).size().max() if len(frame) else 0
@@ -108,7 +115,8 @@ def data_scaling(tables: Tables, metric: str = "best_val_top1", overlay: bool = 
     """Top-1 against subset size, the paper's Figure 4 for this study; with `overlay` its points, faint, behind."""
     title = SCALING_TITLES.get(metric, "Accuracy against training images")
     own = metric_title(tables, metric)
-    chart = new_chart(title, "Training images", f"Top-1 [%], {own}" if own else METRIC_NAMES.get(metric, metric))
+    axis = top1_axis(tables, metric, own) if own else METRIC_NAMES.get(metric, metric)
+    chart = new_chart(title, "Training images", axis)
     frame = with_percent(tables.finished, tables.finished[metric])
     ends = lines_by_size(chart, frame)
     chart.caption = runs_said(frame, ["model", "subset_samples"])

@@ -3,19 +3,30 @@
 import pandas as pd
 
 from analysis import paper
-from analysis.figures import FLOPS, PERCENT, Keywords, mean_bars, metric_title, models_in, runs_said, with_percent
+from analysis.figures import (
+    FLOPS,
+    PERCENT,
+    Keywords,
+    mean_bars,
+    metric_title,
+    models_in,
+    runs_said,
+    top1_axis,
+    with_percent,
+)
 from analysis.ladder import ladder, ladder_row, size_said
 from analysis.looks import FAMILY_COLOURS, looks
-from analysis.results import Tables, transfer_title
+from analysis.results import Tables, evaluations_of
 from analysis.style import GRID, Chart, End, compute_axis, label_lines, new_chart, overlay_axes, set_axis
 from analysis.summary import unit_name
+from analysis.transfer import axis_of, title_of
 
 LEAST_STEP = 1.05  # two computes closer than this are one: recipes of one model, repeated runs
 AXIS_NAMES = {"exaflops": "Pre-training compute", "device_days": "Pre-training time"}
 
 
 def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay: bool = False) -> Chart | None:
-    """Top-1 against compute on one size, a line a family; None where no family has two computes.
+    """Accuracy against compute on one size, a line a family; None where no family has two computes.
 
     Args:
         metric: a column of runs, or 'transfer:TARGET:SHOTS'.
@@ -30,10 +41,14 @@ def compute_scaling(tables: Tables, metric: str, unit: str = "exaflops", overlay
         climbing &= families_with_steps(ladder(tables, metric, "exaflops"))
     if not climbing:
         return None
-    known = metric_title(tables, metric) or {"best_val_top1": "validation"}.get(metric, metric)
-    name = transfer_title(tables, metric) if metric.startswith("transfer:") else known
+    if metric.startswith("transfer:"):
+        evaluated = evaluations_of(tables, metric)
+        name, axis = title_of(evaluated), axis_of(evaluated)
+    else:
+        name = metric_title(tables, metric) or {"best_val_top1": "validation"}.get(metric, metric)
+        axis = top1_axis(tables, metric, name)
     spent = "exaFLOPs" if unit == "exaflops" else str(tables.study.get("device_unit", unit_name(unit)))
-    chart = new_chart(f"Compute scaling in {spent}: {name}", f"{AXIS_NAMES[unit]} [{spent}]", f"Top-1 [%], {name}")
+    chart = new_chart(f"Compute scaling in {spent}: {name}", f"{AXIS_NAMES[unit]} [{spent}]", axis)
     chart.axes.set_xscale("log")
     families = dict.fromkeys(rows["family"])
     ends = []
@@ -82,7 +97,8 @@ def overlay_table6(chart: Chart) -> str:
     values = PERCENT * runs["best_val_top1"].astype(float)
     return (
         "Faint, on axes of their own (top: exaFLOPs by the paper's convention, padding not counted; height: mean of "
-        f"five fine-tuned targets, {values.min():.1f} to {values.max():.1f} %): arXiv 2010.11929v2, Table 6."
+        "five fine-tuned targets, Pets and Flowers by mean per-class accuracy, "
+        f"{values.min():.1f} to {values.max():.1f} %): arXiv 2010.11929v2, Table 6."
     )
 
 
@@ -98,9 +114,7 @@ def pretraining_sets(tables: Tables, metric: str = "best_val_top1", overlay: boo
         return None
     place = {str(name): number for number, name in enumerate(sizes.index)}
     own = metric_title(tables, metric)
-    chart = new_chart(
-        "Pre-training sets", "Pre-training set, smallest first", "Top-1 [%]" + (f", {own}" if own else "")
-    )
+    chart = new_chart("Pre-training sets", "Pre-training set, smallest first", top1_axis(tables, metric, own))
     ends = []
     for model, (colour, shade, line, mark) in looks(models_in(frame)).items():
         rows = frame[frame["model"] == model].assign(place=lambda part: part["dataset"].map(place))

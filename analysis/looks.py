@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from matplotlib.typing import LineStyleType
 
-# Okabe and Ito's palette (jfly.uni-koeln.de/color); its light blue and orange darker, its yellow left out.
+# After Okabe and Ito's palette (jfly.uni-koeln.de/color), its light colours darker.
 FAMILY_COLOURS = {"ViT": "#0072B2", "ResNet": "#D55E00", "hybrid": "#009E73"}
-OTHER_COLOURS = ("#CC79A7", "#B07A00", "#7A5195", "#5F6B6D", "#3590C0")
+OTHER_COLOURS = ("#CC79A7", "#8C8000", "#7A5195", "#4F5B5D", "#3590C0")
 # Each colour's second shade: darker, of the dark ones lighter. All have a contrast of 3 on white (WCAG 1.4.11) …
 SHADES = {
     "#0072B2": "#00477A",
@@ -14,9 +14,9 @@ SHADES = {
     "#009E73": "#006B4E",
     "#CC79A7": "#8C4A6F",
     "#3590C0": "#1F5F82",
-    "#B07A00": "#6E4C00",
+    "#8C8000": "#5C5400",
     "#7A5195": "#A884C0",
-    "#5F6B6D": "#8793A0",
+    "#4F5B5D": "#8793A0",
 }
 # … and those that lack it on the page's dark ground, or are there too like their other shade, are lighter there.
 ON_DARK = {
@@ -29,12 +29,12 @@ ON_DARK = {
     "#8C4A6F": "#A9638A",
     "#3590C0": "#8CD3FF",
     "#1F5F82": "#5FAEDB",
-    "#B07A00": "#E69F00",
-    "#6E4C00": "#A87A1C",
+    "#8C8000": "#E0D040",
+    "#5C5400": "#9C9020",
     "#7A5195": "#8D63A8",
     "#A884C0": "#BBA3D0",
-    "#5F6B6D": "#79878B",
-    "#8793A0": "#A9B4BE",
+    "#4F5B5D": "#A3ADB0",
+    "#8793A0": "#D5DCE2",
 }
 MARKS = "os^DvP*X<>"
 LINES: tuple[LineStyleType, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))

@@ -129,7 +129,7 @@ def html(
     if study.get("smoke"):
         parts.append(page.note(SMOKE))
     parts += [page.note(text) for text in warnings(tables)]
-    parts += [verdict_card(verdict, study) for verdict in verdicts]
+    parts += [verdict_card(verdict, study, summary.metric_said(found)) for verdict in verdicts if found]
     if not verdicts and found:
         parts += ratio_cards(found["compute_ratio"], study)
     parts += ['<div class="figures">', *drawn, "</div>"]
@@ -226,8 +226,8 @@ def warnings(tables: Tables) -> list[str]:
     return found
 
 
-def verdict_card(verdict: Verdict, study: dict[str, object]) -> str:
-    """Outcome, sentence, numbers and rules of one pair."""
+def verdict_card(verdict: Verdict, study: dict[str, object], metric: str) -> str:
+    """Outcome, sentence, numbers and rules of one pair; `metric` is what it is called."""
     comparison, rules = verdict.comparison, verdict.rules
     rows = [
         [
@@ -242,7 +242,7 @@ def verdict_card(verdict: Verdict, study: dict[str, object]) -> str:
     ]
     headers = ("Training images", f"{comparison.first} [%]", f"{comparison.second} [%]", "Gap", "Paired seeds", "Used")
     rule = (
-        f"Metric {verdict.metric}. {100 * rules.confidence:.0f} % intervals, "
+        f"Metric {metric}. {100 * rules.confidence:.0f} % intervals, "
         f"{counted(comparison.degrees_of_freedom, 'degree')} of freedom "
         f"(at least {rules.min_degrees_of_freedom} needed). "
         f"Sizes count where both models reach {rules.min_times_chance:g} x chance. Smallest interesting slope: "

@@ -137,7 +137,7 @@ def ratio_table(rows: list[dict[str, Any]]) -> str:
                 text_cell(row["status"]),
             ]
         )
-    headers = ("Families", "In", "Compute, first over second", "Times less", "At top-1 [%]", "Status")
+    headers = ("Families", "In", "Compute, first over second", "Times less", "At accuracy [%]", "Status")
     return page.table(headers, out)
 
 

@@ -28,7 +28,7 @@ from analysis.repeats import (
     without_repeated_rows,
     without_wrong_values,
 )
-from analysis.transfer import AVERAGE, Evaluation, average_of, choose
+from analysis.transfer import AVERAGE, Evaluation, average_of, choose, title_of
 from harness.results_schema import CURVES, RUNS, TRANSFER, Column
 
 __all__ = ["TableError"]  # defined with the checks, looked for here
@@ -296,6 +296,5 @@ def evaluations_of(tables: Tables, metric: str) -> list[Evaluation]:
 
 
 def transfer_title(tables: Tables, metric: str) -> str:
-    """'digits, 5-shot', 'average of 5 targets, 5-shot'."""
-    found = evaluations_of(tables, metric)
-    return found[0].title if len(found) == 1 else f"average of {len(found)} targets, {found[0].kind}"
+    """As analysis.transfer.title_of says it: 'digits, 5-shot', 'average of 5 targets, 5-shot'."""
+    return title_of(evaluations_of(tables, metric))

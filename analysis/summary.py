@@ -16,7 +16,7 @@ from analysis.compute_ratio import ComputeRatio, compare_compute, matched_pairs
 from analysis.crossover import Comparison, compare, sign_change, sign_changes
 from analysis.fits import Fit, fit_each
 from analysis.ladder import ladder, ladder_row, size_said
-from analysis.results import Tables, pairs_of, scores
+from analysis.results import Tables, pairs_of, scores, transfer_title
 from analysis.verdict import judge, rules_of
 from analysis.words import counted, images, signed
 
@@ -41,6 +41,7 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
     result = {
         "title": tables.study.get("title") or tables.study.get("name"),
         "metric": metric,
+        "metric_name": metric_name(tables, metric),
         "finished_runs": len(tables.finished),
         "scored_runs": len(table),
         "notes": list(tables.notes),
@@ -67,6 +68,19 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
     }
     plain_result: dict[str, Any] = plain(result)
     return plain_result
+
+
+def metric_name(tables: Tables, metric: str) -> str:
+    """What is measured in words, 'pets, 5-shot, mean per-class accuracy'; '' where nothing says more than `metric`."""
+    if metric.startswith("transfer:"):
+        return transfer_title(tables, metric)
+    about = tables.study
+    return str(about.get("metric_title", "")) if metric == about.get("metric", "best_val_top1") else ""
+
+
+def metric_said(result: dict[str, Any]) -> str:
+    """'metric transfer:pets:5 (pets, 5-shot, mean per-class accuracy)', of what analyse returns."""
+    return result["metric"] + (f" ({result['metric_name']})" if result["metric_name"] else "")
 
 
 def crossover_row(item: Comparison) -> dict[str, Any]:
@@ -147,7 +161,7 @@ def plain(value: Any) -> Any:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """The same for people: a sentence a finding."""
-    found = [f"{result['title'] or 'Results'}: {counted_runs(result)}, metric {result['metric']}"]
+    found = [f"{result['title'] or 'Results'}: {counted_runs(result)}, metric {metric_said(result)}"]
     found += [f"  {note}." for note in result["notes"]]
     if result["verdict"] and result["metric"].startswith("transfer:"):
         found.append("  Chance is not known for a transfer metric: min_times_chance leaves out no size.")

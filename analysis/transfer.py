@@ -93,6 +93,28 @@ def evaluations(transfer: pd.DataFrame) -> list[Evaluation]:
     ]
 
 
+def title_of(found: list[Evaluation]) -> str:
+    """`digits, 5-shot`, `average of 5 targets, fine-tuned (mean per-class accuracy on pets, flowers)`."""
+    if len(found) == 1:
+        return found[0].title
+    others = dict.fromkeys(item.measure for item in found if item.metric != "top1")
+    by = [f"{measure} on {', '.join(item.target for item in found if item.measure == measure)}" for measure in others]
+    return average_title(found) + (f" ({'; '.join(by)})" if by else "")
+
+
+def average_title(found: list[Evaluation]) -> str:
+    """`average of 5 targets, 5-shot`."""
+    return f"average of {len(found)} targets, {found[0].kind}"
+
+
+def axis_of(found: list[Evaluation]) -> str:
+    """`Top-1 [%], digits, 5-shot`; `Accuracy [%], …` of an average over targets that differ in metric."""
+    measures = {item.measure for item in found}
+    measure = measures.pop() if len(measures) == 1 else "accuracy"
+    name = found[0]._replace(metric="top1").title if len(found) == 1 else average_title(found)
+    return f"{measure[0].upper()}{measure[1:]} [%], {name}"
+
+
 def choose(transfer: pd.DataFrame, metric: str, own: list[str]) -> Evaluation:
     """The evaluation that `transfer:TARGET:SHOTS[:METRIC[:TRANSFER_ID[:PROTOCOL]]]` names.
 

@@ -130,3 +130,21 @@ def test_its_figures_claim_what_the_paper_says_and_no_more() -> None:
     assert "for 680 TPUv3-core-days" in str(days.tips)
     assert "MAC" not in flops.caption
     assert "as the paper counts them" in flops.caption
+    label = " ".join(flops.axes.get_ylabel().split())  # which is wrapped
+    assert label == "Accuracy [%], average of five, Pets and Flowers by mean per-class accuracy"
+
+
+def test_pets_and_flowers_are_by_mean_per_class_accuracy_and_say_so() -> None:
+    for target in paper.TARGETS:
+        chart = compute_scaling(paper.table6(), f"transfer:{target}:0")
+        assert chart is not None
+        label = " ".join(chart.axes.get_ylabel().split())
+        measure = "Mean per-class accuracy" if target in ("pets", "flowers") else "Top-1"
+        assert label == f"{measure} [%], {target}, fine-tuned"
+        assert ("mean per-class accuracy" in chart.title) == (target in ("pets", "flowers"))
+        assert ("mean per-class" in lines(analyse(paper.table6(), "exaflops", f"transfer:{target}:0"))[0]) == (
+            target in ("pets", "flowers")
+        )
+    sets = pretraining_sets(paper.figure3("Oxford-IIIT-Pets"))
+    assert sets is not None
+    assert sets.axes.get_ylabel().replace("\n", " ") == "Mean per-class accuracy [%], fine-tuned on Oxford-IIIT-Pets"

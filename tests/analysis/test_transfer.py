@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.commands import report_command
+from analysis.figures_compute import compute_scaling
 from analysis.report import build
 from analysis.report_tables import transfer_table as transfer_table_of
 from analysis.results import TableError, Tables, evaluations_of, load, scores, transfer_title
@@ -101,6 +102,31 @@ def test_the_average_is_over_targets_and_over_runs_that_have_them_all(tmp_path: 
         scores(tables, "transfer:average:10")
 
 
+def test_a_metric_other_than_top1_is_named_where_it_was_not_asked_for(tmp_path: Path) -> None:
+    """A target that has mean per-class accuracy alone, as Pets in the paper; alone and in an average."""
+    parts = []
+    for rung, compute in enumerate((1e-7, 2e-7, 4e-7)):
+        part = runs_table(linear_gap(1.0, 10_000, noise=0.5), sizes=(10_000,)).assign(exaflops_spent=compute)
+        parts.append(part.assign(run_id=f"{rung}-" + part["run_id"], model=f"{rung}-" + part["model"]))
+    folder = write_study(tmp_path / "t", pd.concat(parts), metric="transfer:pets:5", pairs=[["0-vit", "0-resnet"]])
+    digits = pd.read_csv(folder / "transfer.csv")
+    pets = digits.assign(target="pets", metric="mean_per_class")
+    pd.concat([digits, pets]).to_csv(folder / "transfer.csv", index=False)
+    tables = load(folder)
+    alone, average = (compute_scaling(tables, f"transfer:{name}:5") for name in ("pets", "average"))
+    assert alone is not None
+    assert average is not None
+    assert alone.axes.get_ylabel() == "Mean per-class accuracy [%], pets, 5-shot"
+    assert alone.title == "Compute scaling in exaFLOPs: pets, 5-shot, mean per-class accuracy"
+    assert average.axes.get_ylabel() == "Accuracy [%], average of 2 targets, 5-shot"
+    assert average.title.endswith(": average of 2 targets, 5-shot (mean per-class accuracy on pets)")
+    assert lines(analyse(tables))[0].endswith("metric transfer:pets:5 (pets, 5-shot, mean per-class accuracy)")
+    build(folder, tmp_path / "out")
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "Metric transfer:pets:5 (pets, 5-shot, mean per-class accuracy). 95 % intervals" in page
+    assert "At accuracy [%]" in page
+
+
 def test_an_average_over_protocols_is_refused(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "t", runs_table(linear_gap(6.0, 10_000, noise=0.5)))
     probe = pd.read_csv(folder / "transfer.csv").assign(shots=0, protocol="linear_probe")
@@ -184,7 +210,7 @@ def test_raw_pixels_count_once_a_support_set(tmp_path: Path) -> None:
     """They depend on no run: 18 runs and 3 support sets are 3 values, and their spread is over these."""
     folder = study(tmp_path)
     rows = [[shown for shown, _ in row] for row in transfer_table_of(load(folder))]
-    assert [row[4:] for row in rows if row[0] == "raw pixels"] == [["61.00", "1.00", "3"]]
+    assert next(row[4:] for row in rows if row[0] == "raw pixels") == ["61.00", "1.00", "3"]
 
 
 def test_a_ladder_with_several_targets_has_the_figures_of_figure_5(tmp_path: Path) -> None:

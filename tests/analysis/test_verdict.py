@@ -147,4 +147,4 @@ def test_what_rounds_to_nothing_has_no_minus_and_one_is_no_plural() -> None:
     assert larger == "vit does worse than resnet at 1 image and better at 10 (as measured; no interval)."
     few = verdict(linear_gap(6.0, 2, noise=0.5), sizes=(1,), seeds=2)  # type: ignore[arg-type]
     assert (few.comparison.degrees_of_freedom, few.comparison.gaps[0].size) == (1, 1)
-    assert "1 degree of freedom (" in verdict_card(few, {})
+    assert "1 degree of freedom (" in verdict_card(few, {}, few.metric)
