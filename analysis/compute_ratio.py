@@ -1,4 +1,4 @@
-"""How much compute one family needs over another at equal accuracy, from a ladder of models at full data.
+"""How much compute one family needs over another at equal accuracy, from a ladder of models on one size of the data.
 
 Log error is fitted against log compute per family (a line; a parabola with five rungs or more, where it falls
 throughout), and the horizontal distance of the two curves is averaged over the accuracies that both reach. Its

@@ -337,11 +337,19 @@ def closing_columns(
     }
 
 
+RESTORE = "put a copy of it back; or delete result.json and checkpoints/, and `harness run` makes both again"
+OF_BEST = {"samples_seen": "samples_seen_at_best", "val_top1": "best_val_top1", "val_loss": "val_loss_at_best"}
+
+
 def subject_of(folder: Path, cell: Cell, dataset: Dataset, device: torch.device, ranks: Ranks) -> Subject:
-    """A run's best network, and the one it began as, to be transferred."""
+    """A run's best network, and the one it began as, to be transferred. Both raise HarnessError for a wrong file."""
 
     def trained() -> checkpoint.Tensors:
-        tensors = checkpoint.load(best_path(folder))[0]
+        tensors, best = checkpoint.load(best_path(folder), RESTORE)
+        result = read_result(folder) or {}  # none while the run itself transfers
+        said = {name: result[column] for name, column in OF_BEST.items() if result.get(column) is not None}
+        if any(repr(best.get(name)) != repr(value) for name, value in said.items()):  # of NaN too
+            raise HarnessError(f"{best_path(folder)}: another run's checkpoint, by its validation result; {RESTORE}")
         return {name[len("model/") :]: tensor for name, tensor in tensors.items()}
 
     return Subject(

@@ -114,7 +114,7 @@ def target_config(name: str, options: list[str]) -> TransferConfig:
         return compose([*(own or [f"transfer={name}"]), *options]).transfer
     except ConfigError as error:
         if "is not a ListConfig" in str(error):
-            raise ConfigError(f"{error} A list is written in brackets: transfer.shots=[5]") from error
+            raise ConfigError(f"{error} A list is written in brackets: KEY=[A,B]") from error
         raise
 
 

@@ -17,6 +17,8 @@ from harness.data.urls import scheme_of
 from harness.errors import ConfigError, DatasetError
 from harness.paths import cache_root
 
+ANY_SAMPLES = 10**12  # of a set whose number is not known yet
+
 
 def full_training_split(dataset: Dataset) -> Dataset:
     """The set with `train` = train, then val, where it has a validation split; itself otherwise."""
@@ -57,12 +59,13 @@ def dev_window(dataset: Dataset, share: str) -> tuple[Window, np.ndarray]:
     return window(total, total - dev, 0), np.arange(total - dev, total)
 
 
-def dev_size(share: str, samples: int) -> int:
+def dev_size(share: str, samples: int = ANY_SAMPLES) -> int:
     """How many of the training images are left out for dev; at least one, at most half. Raises ConfigError."""
     try:
         size = parse_size(share, samples)
     except ConfigError as error:
         raise ConfigError(f"transfer.finetune.dev_split={share}: {error}") from error
     if size > samples // 2:
-        raise ConfigError(f"transfer.finetune.dev_split={share}: more than half of {samples:,} training images")
+        known = f"{samples:,} " if samples < ANY_SAMPLES else ""
+        raise ConfigError(f"transfer.finetune.dev_split={share}: more than half of the {known}training images")
     return size

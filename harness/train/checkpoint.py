@@ -72,7 +72,7 @@ def load_newest(path: Path) -> tuple[Tensors, dict[str, Any]] | None:
     return None
 
 
-def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
+def load(path: Path, advice: str = "delete it to start the run again") -> tuple[Tensors, dict[str, Any]]:
     """Tensors (on the CPU) and state of `path`. Raises HarnessError naming a file that is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -82,7 +82,7 @@ def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
             raise ValueError("its content is not what its digest says")
         return tensors, json.loads(head["state"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise HarnessError(f"{path}: not a readable checkpoint ({error}); delete it to start the run again") from error
+        raise HarnessError(f"{path}: not a readable checkpoint ({error}); {advice}") from error
 
 
 def is_whole(path: Path) -> bool:

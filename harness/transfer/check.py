@@ -13,8 +13,7 @@ SHARED_IMAGES = ("refuse", "train")
 LARGEST_BIAS = 10**6  # squared it must leave the features their digits
 LARGEST_IMAGE = 4096
 LARGEST_BATCH = 2**20
-LARGEST_SEED = 2**63 - 1  # as the tables hold it
-ANY_SAMPLES = 10**12  # the target's number is not known yet
+LARGEST_COUNT = LARGEST_SEED = 2**63 - 1  # as the tables hold it
 PROTOCOLS = {"fewshot": "fewshot_linear", "probe": "linear_probe", "finetune": "finetune"}
 
 
@@ -37,7 +36,7 @@ def check_transfer(cfg: TransferConfig) -> None:
     if cfg.l2s is not None:
         check_list("l2s", cfg.l2s, 0, above=True)
     if cfg.protocol == "fewshot":
-        check_list("shots", cfg.shots, 1)
+        check_list("shots", cfg.shots, 1, LARGEST_COUNT)
         check_list("support_seeds", cfg.support_seeds, 0, LARGEST_SEED)
     if cfg.protocol == "finetune" and cfg.finetune is not None:
         check_finetune(cfg.finetune)
@@ -68,7 +67,7 @@ def check_finetune(options: FinetuneConfig) -> None:
     for name, size in options.image_sizes.items():
         check_list(f"finetune.image_sizes.{name}", [size], 1, LARGEST_IMAGE)
         check_model(name)
-    dev_size(options.dev_split, ANY_SAMPLES)
+    dev_size(options.dev_split)
 
 
 def check_model(name: str) -> None:

@@ -226,6 +226,7 @@ def test_shared_class_names_are_told(digits: Dataset, tiny: Dataset, tmp_path: P
         (["transfer.metrics=[top1,top5,top1]"], "top1 is there twice"),
         (["transfer.l2=0"], "above 0"),
         (["transfer.shots=[0]"], "shots"),
+        (["transfer.shots=[99999999999999999999]"], "shots: 99999999999999999999 is over 9,223,372,036,854,775,807"),
         (["transfer.shared_images=yes"], "refuse, train"),
     ],
 )

@@ -18,6 +18,7 @@ from harness.errors import ConfigError
 from harness.models.build import build_model
 from harness.stored_transfer import why_again
 from harness.submission import is_complete, load_frozen
+from harness.train import checkpoint
 from harness.transfer.check import check_transfer
 from harness.transfer.metrics import AVERAGE_5
 from harness.transfer_command import listed, split_overrides, target_config
@@ -107,6 +108,22 @@ def test_a_refused_target_leaves_the_next_ones_alone(run: Path) -> None:
     assert "2-shot" in done.stdout
 
 
+def test_a_finished_runs_checkpoint_that_is_damaged_or_anothers_is_told(run: Path) -> None:
+    best = run / "checkpoints" / "best.safetensors"
+    tensors, state = checkpoint.load(best)
+    whole = best.read_bytes()
+    checkpoint.save(best, tensors, state | {"val_loss": state["val_loss"] + 1e-9})
+    anothers = best.read_bytes()
+    for content, why in ((whole[:-8], "not a readable checkpoint"), (anothers, "another run's checkpoint")):
+        best.write_bytes(content)
+        done = harness("transfer", str(run), "transfer=digits", "transfer.shots=[2]", check=False)
+        assert done.returncode == 1
+        assert why in done.stderr
+        assert "put a copy of it back; or delete result.json and checkpoints/" in done.stderr
+    best.write_bytes(whole)
+    harness("transfer", str(run), "transfer=digits", "transfer.shots=[2]")
+
+
 def test_a_checkpoint_from_elsewhere_gets_the_same_rows(run: Path, tmp_path: Path, roots: Path) -> None:
     """Our own best checkpoint, as a file: what transfer of the run says, transfer of the file says too."""
     best = run / "checkpoints" / "best.safetensors"
@@ -150,7 +167,7 @@ def test_a_target_is_called_by_a_name(name: str) -> None:
         (["runs/none/here", "transfer=digits"], "no run's folder"),
         (["model=vit_pocket", "checkpoint=/", "transfer=digits"], "a folder; name the file in it"),
         (["model=vit_pocket", "checkpoint=", "transfer=digits"], "which file?"),
-        (["pocket", "transfer=digits", "transfer.shots=5"], "in brackets: transfer.shots=[5]"),
+        (["pocket", "transfer=digits", "transfer.shots=5"], "in brackets: KEY=[A,B]"),
     ],
 )
 def test_mistakes_are_told(words: list[str], message: str, roots: Path) -> None:
