@@ -227,7 +227,7 @@ def learning_curves(tables: Tables) -> Chart:
         text = f"{name}: {images(size, short(size))}, {percent.iloc[-1]:.1f} % after {seen}"
         look: Keywords = {"color": drawn[model].shade, "ls": drawn[model].line}
         look |= {"alpha": strength, "lw": 0.6 + strength}
-        if by_model:
+        if by_model or len(rows) == 1:  # one evaluation is a point, no line
             look |= {"marker": drawn[model].mark, "ms": 4, "markevery": [-1]}
         chart.axes.plot(rows["exaflops"], percent, gid=chart.tip(text), **look)
     chart.axes.xaxis.set_major_locator(MaxNLocator(6))

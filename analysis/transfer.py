@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from harness.results_schema import AVERAGE_5
+
 AVERAGE = "average"
 KEYS = ["target", "protocol", "shots", "metric", "transfer_id"]
 LONGEST_SLUG = 100
@@ -137,12 +139,16 @@ def choose(transfer: pd.DataFrame, metric: str, own: list[str]) -> Evaluation:
 def average_of(transfer: pd.DataFrame, shots: str, own: list[str]) -> list[Evaluation]:
     """The evaluations that `transfer:average:SHOTS` is the mean of: one a target, all by one protocol.
 
+    Pets and Flowers-102 by mean per-class accuracy where that was measured, as in the paper; others by top-1.
+
     Raises ValueError with fewer than two targets, where a target has several, or where protocols differ.
     """
-    targets = dict.fromkeys(item.target for item in evaluations(transfer) if str(item.shots) == shots)
+    everything = [item for item in evaluations(transfer) if str(item.shots) == shots]
+    targets = dict.fromkeys(item.target for item in everything)
     if len(targets) < 2:
         raise ValueError(f"metric transfer:average:{shots}: {len(targets)} target(s) at {shots} shots; two are needed")
-    found = [choose(transfer, f"transfer:{target}:{shots}", own) for target in targets]
+    papers = {item.target: f":{item.metric}" for item in everything if AVERAGE_5.get(item.target) == item.metric}
+    found = [choose(transfer, f"transfer:{target}:{shots}{papers.get(target, '')}", own) for target in targets]
     different = [item for item in found if item.protocol != found[0].protocol]
     if different:
         raise ValueError(

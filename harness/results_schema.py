@@ -32,6 +32,13 @@ KINDS: dict[str, Any] = {"str": str, "int": int, "float": int | float}
 KIND_NAMES = {"str": "text", "int": "whole number", "float": "number"}
 LARGEST = {"int": 2**63 - 1, "float": sys.float_info.max}  # what a column of the tables can hold
 SHOWN_CHARACTERS = 40  # of a wrong value
+AVERAGE_5 = {  # targets and metrics of the mean in Table 6 and Figure 5 (arXiv 2010.11929 §4.1)
+    "imagenet": "top1",
+    "cifar10": "top1",
+    "cifar100": "top1",
+    "pets": "mean_per_class",
+    "flowers102": "mean_per_class",
+}
 FRACTION_METRICS = ("top1", "mean_per_class")  # of `curves`; its other metrics have no upper limit
 
 RUNS: dict[str, Column] = {

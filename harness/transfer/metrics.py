@@ -11,15 +11,9 @@ import numpy as np
 from harness.data.manifest import Dataset
 from harness.data.pixels import Pixels
 from harness.errors import ConfigError, DatasetError
+from harness.results_schema import AVERAGE_5
 
 METRICS = ("top1", "top5", "mean_per_class", "real")
-AVERAGE_5 = {  # the metric of each in Table 6 (arXiv 2010.11929 §4.1)
-    "imagenet": "top1",
-    "cifar10": "top1",
-    "cifar100": "top1",
-    "pets": "mean_per_class",
-    "flowers102": "mean_per_class",
-}
 REAL_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 

@@ -102,6 +102,19 @@ def test_the_average_is_over_targets_and_over_runs_that_have_them_all(tmp_path: 
         scores(tables, "transfer:average:10")
 
 
+def test_pets_and_flowers_count_by_mean_per_class_in_an_average_where_they_have_it(tmp_path: Path) -> None:
+    runs = runs_table(linear_gap(6.0, 10_000, noise=0.5))
+    folder = write_study(tmp_path / "t", runs)
+    digits = transfer_table(runs)  # 0.71
+    pets = [digits.assign(target="pets", metric=name, value=digits["value"] + more) for name, more in
+            (("top1", 0.02), ("mean_per_class", 0.04))]  # fmt: skip
+    other = digits.assign(metric="mean_per_class", value=digits["value"] + 0.2)
+    pd.concat([digits, other, *pets]).to_csv(folder / "transfer.csv", index=False)
+    assert mean(load(folder), "transfer:average:5") == pytest.approx((0.71 + 0.75) / 2)
+    pd.concat([digits, other, pets[0]]).to_csv(folder / "transfer.csv", index=False)
+    assert mean(load(folder), "transfer:average:5") == pytest.approx((0.71 + 0.73) / 2)
+
+
 def test_a_metric_other_than_top1_is_named_where_it_was_not_asked_for(tmp_path: Path) -> None:
     """A target that has mean per-class accuracy alone, as Pets in the paper; alone and in an average."""
     parts = []

@@ -16,11 +16,11 @@ from harness.compose import compose
 from harness.data.pack import pack
 from harness.errors import ConfigError
 from harness.models.build import build_model
+from harness.results_schema import AVERAGE_5
 from harness.stored_transfer import why_again
 from harness.submission import is_complete, load_frozen
 from harness.train import checkpoint
 from harness.transfer.check import check_transfer
-from harness.transfer.metrics import AVERAGE_5
 from harness.transfer_command import listed, split_overrides, target_config
 from tests.conftest import TINY_DATA, harness
 
