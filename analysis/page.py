@@ -18,6 +18,7 @@ STYLE = """
 * { box-sizing: border-box }
 body { margin:0; background:var(--bg); color:var(--fg); font:16px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif }
 main { max-width:1120px; margin:0 auto; padding:28px 20px 60px }
+h1,h3,p,figcaption { overflow-wrap:anywhere }
 h1 { font-size:1.65rem; line-height:1.25; margin:.2em 0 .1em } h2 { font-size:1.15rem; margin:2.2em 0 .6em }
 p.sub { color:var(--muted); margin:.1em 0 1.2em } a { color:var(--accent) }
 .verdict { background:var(--card); border:1px solid var(--line); border-left:5px solid var(--accent);

@@ -371,6 +371,8 @@ def run_transfer(
 ) -> None:
     """Evaluate a target by a protocol, unless its file is already there, whole, and of the images as they are."""
     path = transfer_file(folder, transfer_id)
+    if path.is_dir():
+        raise HarnessError(f"{path}: a folder where the result is to be written; move it away")
     reason = why_again(path) if subject.ranks.first else None
     if reason and path.exists():
         print(f"warning: {path}: {reason}; evaluated again", flush=True)

@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 import timm
-from timm.layers import GroupNormAct, HybridEmbed, StdConv2d, StdConv2dSame
+from timm.layers import GroupNormAct, HybridEmbed, StdConv2d, StdConv2dSame, pad_same
 from timm.models.resnetv2 import ResNetV2
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.nn import functional
 
 from harness.config import ModelConfig, ResNetConfig
 from harness.errors import ConfigError
@@ -20,6 +21,22 @@ from harness.models.check import check_model
 from harness.models.initialise import PretrainHead, initialise_vit, zero_head
 
 _ACTIVATIONS: dict[str, Any] = {"gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, approximate="tanh")}
+
+
+class ReleasedStdConv2d(StdConv2dSame):
+    """Weight standardisation as in the released hybrids: by the deviation + 1e-5 (vit_jax/models_resnet.py).
+
+    timm divides by sqrt(variance + 1e-8), which differs where an output's weights are small.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.same_pad:
+            x = pad_same(x, list(self.kernel_size), list(self.stride), list(self.dilation))
+        flat = self.weight.reshape(1, self.out_channels, -1)
+        deviation = self.weight.std((1, 2, 3), correction=0)
+        share = deviation / (deviation + 1e-5)  # one pass keeps one copy of the weights for the gradient
+        weight = functional.batch_norm(flat, None, None, share, training=True, eps=1e-20).reshape_as(self.weight)
+        return functional.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 def build_model(cfg: ModelConfig, num_classes: int, channels: int, device: str = "cpu") -> nn.Module:
@@ -98,10 +115,10 @@ def _build_resnet(cfg: ModelConfig, num_classes: int, channels: int, device: str
 
 def _resnet(cfg: ResNetConfig, num_classes: int, channels: int, device: str, global_pool: str) -> ResNetV2:
     """timm's BiT ResNet; `width_factor` is not used since `channels` holds the widened numbers."""
-    same = cfg.stem == "same"
-    # eps as timm's resnetv2_*_bit and hybrid models
-    convolution = partial(StdConv2dSame if same else StdConv2d, eps=1e-8)
-    norm = partial(GroupNormAct, num_groups=cfg.groups)
+    released = cfg.stem == "same"
+    # Small numbers as the released hybrids have them, or as timm's resnetv2_*_bit.
+    convolution = ReleasedStdConv2d if released else partial(StdConv2d, eps=1e-8)
+    norm = partial(GroupNormAct, num_groups=cfg.groups, eps=1e-6 if released else 1e-5)
     basic = cfg.block == "basic"
     model = ResNetV2(
         layers=list(cfg.layers),

@@ -44,6 +44,7 @@ class _Kept(TorchFunctionMode):
         super().__init__()
         self.weights = {_storage(parameter) for parameter in model.parameters()}
         self.tensors: dict[int, Tensor] = {}
+        self.made: list[Tensor] = []  # from weights alone
         self.standardising = False
 
     def keep(self, tensor: Tensor) -> Tensor:
@@ -55,12 +56,15 @@ class _Kept(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:  # separate products on the meta device
             return _FlashAttention.apply(*args[:3])
-        if func is F.batch_norm and _storage(args[0]) in self.weights:
+        inputs = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        if inputs and all(_storage(tensor) in self.weights for tensor in inputs):
             self.standardising = True
-            weight = func(*args, **kwargs)
+            result = func(*args, **kwargs)
             self.standardising = False
-            self.weights.add(_storage(weight))
-            return weight
+            if isinstance(result, Tensor):
+                self.weights.add(_storage(result))
+                self.made.append(result)  # held, so that no later storage takes the same address
+            return result
         return func(*args, **kwargs)
 
 

@@ -94,10 +94,14 @@ def load_cached(path: Path) -> np.ndarray | None:
     if not path.exists():
         return None
     try:
-        return checkpoint.load(path)[0]["features"].numpy()
-    except (HarnessError, KeyError) as error:
-        print(f"warning: {error}; extracted again", flush=True)
+        tensors = checkpoint.load(path, "extracted again")[0]
+    except HarnessError as error:
+        print(f"warning: {error}", flush=True)
         return None
+    if "features" not in tensors:
+        print(f"warning: {path}: no features in it; extracted again", flush=True)
+        return None
+    return tensors["features"].numpy()
 
 
 def extract(model: nn.Module | None, dataset: Dataset, split: str, setting: Setting) -> Features:
