@@ -18,6 +18,7 @@ from scipy.stats import f as f_distribution
 from scipy.stats import t as t_distribution
 
 from analysis.crossover import Interval
+from analysis.words import counted
 
 Floats = NDArray[np.float64]
 LEVELS = 9
@@ -107,7 +108,7 @@ def compare_compute(ladder: pd.DataFrame, first: str, second: str, unit: str, co
     for family, part in zip((first, second), parts, strict=True):
         rungs = rung_means(part)["compute"].nunique()
         if rungs < MIN_RUNGS:
-            return nothing(f"{family} has {rungs} rung(s) of compute; {MIN_RUNGS} are needed")
+            return nothing(f"{family} has {counted(rungs, 'rung')} of compute; {MIN_RUNGS} are needed")
     curves, observations = fit_ladders(parts)
     freedom = sum(curve.freedom for curve in curves)
     for family, curve in zip((first, second), curves, strict=True):

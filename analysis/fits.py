@@ -19,6 +19,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from analysis.words import counted
+
 Floats = NDArray[np.float64]
 PARAMETERS = {"power": ("a", "b"), "floor": ("a", "b", "c"), "shift_floor": ("a", "b", "c", "d")}
 HUBER_SCALE = 0.05  # in log error: about 5 % of the error counts as noise, more as an outlier
@@ -196,7 +198,7 @@ def bootstrap(
     """Percentile intervals over resampled (draw, seed) units, and what there is to say of them."""
     units = [part for _, part in usable.groupby(["draw", "seed"])]
     if len(units) < 3:
-        return {}, f"{len(units)} seed(s) cannot carry an interval; three are needed."
+        return {}, f"{counted(len(units), 'seed')} cannot carry an interval; three are needed."
     rng, samples, failed = np.random.default_rng(seed), [], 0
     for _ in range(resamples):
         again = pd.concat([units[i] for i in rng.integers(0, len(units), len(units))])

@@ -4,6 +4,7 @@ import math
 
 import pandas as pd
 
+from analysis.words import counted
 from harness.results_schema import FRACTION_METRICS, TRANSFER
 
 SERIES = " · "  # between a model and its recipe or length
@@ -105,7 +106,7 @@ def mark_repeats(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     runs.loc[repeated.index, "reason"] = [f"same model, size, draw and seed as {name}, which counts" for name in kept]
     names = ", ".join(map(str, repeated["run_id"][:NAMED])) + " …" * (len(repeated) > NAMED)
     note = (
-        f"{len(repeated)} run(s) repeat the model, size, draw and seed of another; the latest of each counts. "
+        f"{counted(len(repeated), 'repeated run')} of a model, size, draw and seed; the latest of each counts. "
         f"Left out: {names}"
     )
     return runs, [note]
@@ -121,7 +122,8 @@ def without_repeated_rows(transfer: pd.DataFrame) -> tuple[pd.DataFrame, list[st
     twice = transfer.duplicated([name for name in SAME_ROW if name in transfer.columns], keep="last")
     if not twice.any():
         return transfer, []
-    note = f"{int(twice.sum())} row(s) of transfer repeat another's run, evaluation and seed; the last of each counts"
+    rows = counted(int(twice.sum()), "repeated transfer row")
+    note = f"{rows}, alike in run, evaluation and seed; the last of each counts"
     return transfer[~twice], [note]
 
 
@@ -132,5 +134,5 @@ def without_wrong_values(curves: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]
     sound &= ~(curves["metric"].isin(FRACTION_METRICS) & (numbers["value"] > 1))
     if sound.all():
         return curves, []
-    note = f"{int((~sound).sum())} row(s) of curves left out: below 0, not finite, or an accuracy above 1"
+    note = f"{counted(int((~sound).sum()), 'row')} of curves left out: below 0, not finite, or an accuracy above 1"
     return curves[sound], [note]

@@ -25,7 +25,7 @@ def test_of_runs_of_one_model_size_draw_and_seed_the_latest_counts(tmp_path: Pat
     assert values["vit-1000-s0"] == runs["best_val_top1"][0]
     assert set(tables.runs[tables.runs["state"] == "repeated"]["run_id"]) == {"again-0", "vit-1000-s1"}
     assert not tables.transfer["run_id"].isin(["again-0", "vit-1000-s1"]).any()
-    assert "2 run(s) repeat the model, size, draw and seed of another" in "\n".join(lines(analyse(tables)))
+    assert "2 repeated runs of a model, size, draw and seed" in "\n".join(lines(analyse(tables)))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_repeated_transfer_rows_count_once(tmp_path: Path) -> None:
     pd.concat([rows[:1].assign(value=0.1), rows]).to_csv(tmp_path / "transfer.csv", index=False)
     tables = load(tmp_path)
     assert scores(tables, "transfer:digits:5")["value"].tolist() == pytest.approx([0.71] * len(runs))
-    assert tables.notes == ("1 row(s) of transfer repeat another's run, evaluation and seed; the last of each counts",)
+    assert tables.notes == ("1 repeated transfer row, alike in run, evaluation and seed; the last of each counts",)
 
 
 @pytest.mark.parametrize("name, value", [("value", 7), ("value", float("inf")), ("exaflops", -1)])
@@ -203,4 +203,4 @@ def test_curve_rows_that_cannot_be_drawn_are_left_out_and_counted(tmp_path: Path
     curves.to_csv(tmp_path / "curves.csv", index=False)
     tables = load(tmp_path)
     assert len(tables.curves) == len(curves) - 1
-    assert "1 row(s) of curves left out" in tables.notes[0]
+    assert "1 row of curves left out" in tables.notes[0]
