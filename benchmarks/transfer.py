@@ -26,7 +26,8 @@ from harness.transfer.features import Setting, extract
 from harness.transfer.fewshot import fitted_scores, support_indices
 
 SHOTS, SEEDS, L2S = (1, 5, 10, 25), (0, 1, 2), [2.0**power for power in range(-6, 21, 3)]
-SIZES = ((10, 384, 2000), (10, 768, 2000), (100, 384, 2000), (100, 768, 2000))
+# Classes, features, test images: 10,000 as in MNIST, Fashion-MNIST and CIFAR.
+SIZES = tuple((classes, width, queries) for queries in (2000, 10_000) for classes in (10, 100) for width in (384, 768))
 OUT = Path(__file__).parent / "results" / "transfer.md"
 
 
