@@ -12,7 +12,7 @@ from analysis.ladder import size_said
 from analysis.results import TableError, Tables, evaluations_of, load
 from analysis.style import Chart, inline, raw_svg, write_png
 from analysis.transfer import Evaluation, evaluations
-from analysis.verdict import Verdict, interim, judge_all, points
+from analysis.verdict import Verdict, capped, interim, judge_all, points
 from analysis.words import counted
 
 CITATION = """@inproceedings{dosovitskiy2021image,
@@ -245,7 +245,7 @@ def verdict_card(verdict: Verdict, study: dict[str, object], metric: str) -> str
         f"Metric {metric}. {100 * rules.confidence:.0f} % intervals, "
         f"{counted(comparison.degrees_of_freedom, 'degree')} of freedom "
         f"(at least {rules.min_degrees_of_freedom} needed). "
-        f"Sizes count where both models reach {rules.min_times_chance:g} x chance. Smallest interesting slope: "
+        f"{sizes_that_count(verdict)} Smallest interesting slope: "
         f"{rules.smallest_interesting_slope_points_per_decade:g} points a decade of images. Fixed before the runs."
     )
     parts = [f'<p class="outcome">{page.escape(verdict.sentence)}</p>']
@@ -255,6 +255,15 @@ def verdict_card(verdict: Verdict, study: dict[str, object], metric: str) -> str
         parts.append(page.paragraph(f"The paper ({study.get('paper_section', '')}): {study['paper_finding']}"))
     parts += [page.table(headers, rows), page.paragraph(rule, "sub")]
     return f'<section class="verdict" aria-label="Verdict">{"".join(parts)}</section>'
+
+
+def sizes_that_count(verdict: Verdict) -> str:
+    """What the card says of chance."""
+    if verdict.metric.startswith("transfer:"):
+        return "Chance is not known for this metric, so no size is left out for it."
+    text = f"Sizes count where both models reach {verdict.rules.min_times_chance:g} x chance."
+    instead = capped(verdict.comparison.chance, verdict.rules)
+    return f"{text} {instead}." if instead else text
 
 
 def ratio_cards(rows: list[dict[str, Any]], study: dict[str, object]) -> list[str]:
