@@ -28,10 +28,14 @@ from analysis.repeats import (
     without_repeated_rows,
     without_wrong_values,
 )
-from analysis.transfer import AVERAGE, Evaluation, average_of, choose, title_of
+from analysis.transfer import AVERAGE, Evaluation, NothingEvaluated, average_of, choose, title_of
 from harness.results_schema import CURVES, RUNS, TRANSFER, Column
 
 __all__ = ["TableError"]  # defined with the checks, looked for here
+
+
+class NotEvaluated(TableError):
+    """A transfer metric, and no transfer yet: a report is made without a verdict."""
 
 
 @dataclass(frozen=True)
@@ -300,6 +304,8 @@ def evaluations_of(tables: Tables, metric: str) -> list[Evaluation]:
         if words[1] == AVERAGE and len(words) == 3 and not (tables.transfer["target"] == AVERAGE).any():
             return average_of(tables.transfer, words[2], own)
         return [choose(tables.transfer, metric, own)]
+    except NothingEvaluated as error:
+        raise NotEvaluated(str(error)) from error
     except ValueError as error:
         raise TableError(str(error)) from error
 

@@ -139,8 +139,11 @@ def test_a_table_without_rows_is_said(tmp_path: Path) -> None:
 
 def test_runs_without_the_metric_are_counted(tmp_path: Path) -> None:
     path = table(tmp_path, {"test_top1": None})
-    assert "18 finished runs (1 without this metric, left out)" in lines(analyse(load(path), metric="test_top1"))[0]
-    assert "18 finished runs, metric" in lines(analyse(load(path)))[0]
+    said = "Not all of the 18 finished runs have the metric test_top1: 1 lacks it and is left out"
+    found = analyse(load(path), metric="test_top1")
+    assert found["notes"] == [said]
+    assert lines(found)[1] == f"  {said}."
+    assert analyse(load(path))["notes"] == []
 
 
 @pytest.mark.parametrize(
