@@ -15,6 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from analysis.repeats import SERIES
+
 Floats = NDArray[np.float64]
 POINTS = 100.0  # percentage points in a fraction of 1
 NO_VARIANCE = 1e-12  # points squared; one image in 100 million moves a difference by more than its root
@@ -79,6 +81,8 @@ class Comparison:
     crossover: Crossover
     degrees_of_freedom: int
     varies: bool  # False: the paired seeds of every size give one and the same gap
+    chance: float = 0.0  # the largest of its runs, so of the fewest classes; 0 where it is not known
+    unequal_lengths: bool = False  # both are there by length of training, and no length is common
 
     @property
     def used(self) -> list[Gap]:
@@ -137,7 +141,19 @@ def compare(scores: pd.DataFrame, first: str, second: str, rules: Rules) -> Comp
     value, error = fit_slope(used, variance) or (math.nan, math.nan)
     slope = around(value, quantile * error)
     crossing = find_crossover(slope, [gap for gap in gaps if gap.used], variance, quantile)
-    return Comparison(first, second, gaps, slope, crossing, freedom, varies)
+    chances = scores["chance"][scores["model"].isin([first, second])]
+    by_length = all(apart_in_scores(scores["model"], name) for name in (first, second))
+    return Comparison(
+        *(first, second, gaps, slope, crossing, freedom, varies),
+        chance=float(chances.max()) if len(chances) else 0.0,
+        unequal_lengths=by_length,
+    )
+
+
+def apart_in_scores(models: pd.Series, name: str) -> bool:
+    """Whether a model is there by length (or recipe) alone, `NAME · …`, as a pair with none in common is named."""
+    names = models.astype(str)
+    return bool(names.str.startswith(name + SERIES).any() and not (names == name).any())
 
 
 def around(value: float, half_width: float) -> Interval:
@@ -162,10 +178,14 @@ def sizes_above_chance(scores: pd.DataFrame, first: str, second: str, times: flo
     pair = scores[scores["model"].isin([first, second]) & scores["value"].notna()]
     paired = pair[pair.groupby(PAIRED_BY)["model"].transform("nunique") == 2]
     means = paired.groupby(["subset_samples", "model"])[["value", "chance"]].mean().reset_index()
-    threshold = np.minimum(times * means["chance"], (1 + means["chance"]) / 2)
-    good = means[means["value"] >= threshold]
+    good = means[means["value"] >= [asked_accuracy(chance, times) for chance in means["chance"]]]
     counts = good.groupby("subset_samples")["model"].nunique()
     return {int(size) for size in counts[counts == 2].index}
+
+
+def asked_accuracy(chance: float, times: float) -> float:
+    """The accuracy from which a model is clear of chance: `times` chance, at most half-way from chance to 1."""
+    return min(times * chance, (1 + chance) / 2)
 
 
 def pooled_variance(differences: pd.DataFrame) -> tuple[float, int]:

@@ -186,12 +186,13 @@ def gaps(verdict: Verdict) -> Chart:
             chart.axes.axvline(size.value, color=GRID, lw=1, ls="--")
     if comparison.gaps:
         size_axis(chart.axes, [item.size for item in comparison.gaps])
-    level = PERCENT * verdict.rules.confidence
-    chart.caption = (
-        f"{measured_by(verdict.metric)}. Above zero {comparison.first} is ahead. "
-        f"Bars: {level:.0f} % intervals, variance of seed pairs pooled over "
-        f"sizes. Hollow: under the multiple of chance that the rules ask for, shown and not used.{band_said(size)}"
-    )
+    said = [f"{measured_by(verdict.metric)}. Above zero {comparison.first} is ahead."]
+    if any(item.gap.known for item in comparison.gaps):
+        pooled = " pooled over sizes" if len(comparison.used) > 1 else ""
+        said.append(f"Bars: {PERCENT * verdict.rules.confidence:.0f} % intervals, variance of seed pairs{pooled}.")
+    if len(comparison.used) < len(comparison.gaps):
+        said.append("Hollow: near chance by the rules, shown and not used.")
+    chart.caption = " ".join(said) + band_said(size)
     return chart
 
 
@@ -213,7 +214,8 @@ def learning_curves(tables: Tables) -> Chart:
     drawn = looks(shown)
     by_model = len({family for _, family in shown}) < len(shown)
     sizes = sorted(runs["subset_samples"].unique())
-    many = joined["run_id"].nunique() > MOST_LINES
+    repeated = runs.groupby(["model", "subset_samples"]).size().max() > 1
+    many = bool(repeated) and joined["run_id"].nunique() > MOST_LINES
     if many:
         keys = ["model", "family", "subset_samples", "samples_seen"]
         joined = joined.groupby(keys, sort=False)[["exaflops", "value"]].mean().reset_index()
@@ -261,10 +263,21 @@ def transfer(tables: Tables, evaluation: Evaluation) -> Chart:
         line.set_gid(chart.tip(f"raw pixels: {PERCENT * raw.mean():.1f} %"))
         ends.append(End(None, PERCENT * raw.mean(), "raw pixels", INK))
     label_lines(chart, ends)
-    if evaluation.protocol == "finetune":
-        chart.caption = "Fine-tuned, mean over seeds. Dotted: the untrained networks, fine-tuned."
-        return chart
-    classifier = "Closed-form linear classifier on frozen features"
-    classifier += ", mean over support sets" if evaluation.shots else ", all training images"
-    chart.caption = f"{classifier}. Dashed: the same classifier on raw pixels; dotted: on the untrained networks."
+    said = [how_evaluated(rows, evaluation), runs_said(means, ["model", "subset_samples"])]
+    said += ["Dashed: the same classifier on raw pixels."] if len(raw) else []
+    if len(untrained):
+        tuned = evaluation.protocol == "finetune"
+        said.append(f"Dotted: the untrained networks, {'fine-tuned' if tuned else 'by the same classifier'}.")
+    chart.caption = " ".join(said)
     return chart
+
+
+def how_evaluated(rows: pd.DataFrame, evaluation: Evaluation) -> str:
+    """What a transfer figure's caption says of one run's accuracy: a mean where it has several values."""
+    several = bool(rows[rows["features"] == "pretrained"].groupby("run_id").size().max() > 1)
+    if evaluation.protocol == "finetune":
+        return "Fine-tuned" + ", a run's mean over fine-tuning seeds" * several + "."
+    images_of = "a run's mean over support sets" if several else "one support set"
+    return (
+        f"Closed-form linear classifier on frozen features, {images_of if evaluation.shots else 'all training images'}."
+    )

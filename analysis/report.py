@@ -9,10 +9,10 @@ import pandas as pd
 from analysis import figures, figures_compute, page, summary
 from analysis import report_tables as tables_of
 from analysis.ladder import size_said
-from analysis.results import TableError, Tables, evaluations_of, load
+from analysis.results import NotEvaluated, TableError, Tables, evaluations_of, load
 from analysis.style import Chart, inline, raw_svg, write_png
 from analysis.transfer import Evaluation, evaluations
-from analysis.verdict import Verdict, interim, judge_all, points
+from analysis.verdict import Verdict, capped, interim, judge_all, points
 from analysis.words import counted
 
 CITATION = """@inproceedings{dosovitskiy2021image,
@@ -37,8 +37,7 @@ def build(folder: Path, out: Path) -> list[Verdict]:
     """
     tables = load(folder)
     out.mkdir(parents=True, exist_ok=True)
-    verdicts = judge_all(tables) if len(tables.finished) else []
-    found = summary.analyse(tables) if len(tables.finished) else None
+    verdicts, found, notes = conclusions(tables)
     charts = make_charts(tables, verdicts)
     svgs = {}
     for name, chart in charts.items():
@@ -50,9 +49,20 @@ def build(folder: Path, out: Path) -> list[Verdict]:
         for number, (name, chart) in enumerate(charts.items())
     ]
     folders = {path.name for path in out.absolute().parent.iterdir() if path.is_dir()}
-    (out / "index.html").write_text(html(tables, verdicts, found, drawn, folders), encoding="utf-8")
-    (out / "report.md").write_text(markdown(tables, verdicts, found, charts), encoding="utf-8")
+    (out / "index.html").write_text(html(tables, verdicts, found, notes, drawn, folders), encoding="utf-8")
+    (out / "report.md").write_text(markdown(tables, verdicts, found, notes, charts), encoding="utf-8")
     return verdicts
+
+
+def conclusions(tables: Tables) -> tuple[list[Verdict], dict[str, Any] | None, list[str]]:
+    """Verdicts, what analysis.summary.analyse says and its notes; of a study without a scored run the notes alone."""
+    if not len(tables.finished):
+        return [], None, list(tables.notes)
+    try:
+        verdicts, found = judge_all(tables), summary.analyse(tables)
+    except NotEvaluated as error:
+        return [], None, [*tables.notes, f"No verdict yet: {error}"]
+    return verdicts, found, found["notes"]
 
 
 def make_charts(tables: Tables, verdicts: list[Verdict]) -> dict[str, Chart]:
@@ -95,11 +105,12 @@ def deciding_metric(tables: Tables) -> str:
 def compute_charts(tables: Tables, targets: list[Evaluation]) -> dict[str, Chart]:
     """Figures against compute and against the pre-training set, where there is a ladder or more than one set."""
     metric = str(tables.study.get("metric", "best_val_top1"))
-    found = {
-        "compute_scaling": figures_compute.compute_scaling(tables, metric, overlay=True),
-        "compute_scaling_device_days": figures_compute.compute_scaling(tables, metric, "device_days"),
-        "pretraining_sets": figures_compute.pretraining_sets(tables, deciding_metric(tables), overlay=True),
-    }
+    found = {"pretraining_sets": figures_compute.pretraining_sets(tables, deciding_metric(tables), overlay=True)}
+    if targets or not metric.startswith("transfer:"):
+        found = {
+            "compute_scaling": figures_compute.compute_scaling(tables, metric, overlay=True),
+            "compute_scaling_device_days": figures_compute.compute_scaling(tables, metric, "device_days"),
+        } | found
     of_targets = {target.slug: target.name for target in targets} | averages(tables, targets)
     for slug, name in of_targets.items():
         found[f"compute_scaling_{slug}"] = figures_compute.compute_scaling(tables, name)
@@ -121,16 +132,21 @@ def averages(tables: Tables, targets: list[Evaluation]) -> dict[str, str]:
 
 
 def html(
-    tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, drawn: list[str], folders: set[str]
+    tables: Tables,
+    verdicts: list[Verdict],
+    found: dict[str, Any] | None,
+    notes: list[str],
+    drawn: list[str],
+    folders: set[str],
 ) -> str:
-    """The page. `found` is what analysis.summary.analyse says, None with nothing finished; `folders` are the runs'."""
+    """The page. `found` is what analysis.summary.analyse says, None with nothing scored; `folders` are the runs'."""
     study, title = tables.study, title_of(tables)
     parts = [f"<h1>{page.escape(title)}</h1>", page.paragraph(subtitle(tables), "sub")]
     if study.get("smoke"):
         parts.append(page.note(SMOKE))
-    parts += [page.note(text) for text in warnings(tables)]
+    parts += [page.note(text) for text in warnings(tables, notes)]
     parts += [verdict_card(verdict, study, summary.metric_said(found)) for verdict in verdicts if found]
-    if not verdicts and found:
+    if not verdicts and found and not found["ladder"]["reason"]:
         parts += ratio_cards(found["compute_ratio"], study)
     parts += ['<div class="figures">', *drawn, "</div>"]
     parts += findings(found) if found else []
@@ -165,6 +181,8 @@ def findings(found: dict[str, Any]) -> list[str]:
         text += f"There is none: {reason}." if reason else f"Runs on {size_said(found['ladder'])}."
         rows = tables_of.ratio_table(found["compute_ratio"])
         parts += [page.heading("Compute at equal accuracy"), page.paragraph(text, "sub"), rows]
+        bands = [text for row in found["compute_ratio"] for text in summary.band_lines(row)]
+        parts += [page.paragraph(f"{text}.") for text in [*bands, *summary.matched_lines(found)]]
     rows_of = found["overfitting"]
     if rows_of["train_against_validation"] or rows_of["bigger_against_smaller"]:
         parts.append(page.heading("Overfitting"))
@@ -204,8 +222,8 @@ def subtitle(tables: Tables) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def warnings(tables: Tables) -> list[str]:
-    """What weakens the study: versions that differ, sizes left out, runs that failed."""
+def warnings(tables: Tables, notes: list[str]) -> list[str]:
+    """What weakens the study: versions that differ, sizes and rows left out, runs that failed."""
     missing = interim(tables)
     found = [f"{missing}: what is said here may change."] if missing else []
     if not len(tables.finished):
@@ -218,7 +236,7 @@ def warnings(tables: Tables) -> list[str]:
         found.append(f"The runs differ in {name}: {', '.join(values)}. Compare them with care.")
     for item in tables.study.get("skipped_sizes", []):
         found.append(f"Subset {item['subset']} is left out: {item['reason']}.")
-    found += [f"{note}." for note in tables.notes]
+    found += [f"{note}." for note in notes]
     failed = tables.runs[tables.runs["state"] == "failed"]
     if len(failed):
         said = "1 run failed; it is" if len(failed) == 1 else f"{len(failed)} runs failed; they are"
@@ -245,7 +263,7 @@ def verdict_card(verdict: Verdict, study: dict[str, object], metric: str) -> str
         f"Metric {metric}. {100 * rules.confidence:.0f} % intervals, "
         f"{counted(comparison.degrees_of_freedom, 'degree')} of freedom "
         f"(at least {rules.min_degrees_of_freedom} needed). "
-        f"Sizes count where both models reach {rules.min_times_chance:g} x chance. Smallest interesting slope: "
+        f"{sizes_that_count(verdict)} Smallest interesting slope: "
         f"{rules.smallest_interesting_slope_points_per_decade:g} points a decade of images. Fixed before the runs."
     )
     parts = [f'<p class="outcome">{page.escape(verdict.sentence)}</p>']
@@ -255,6 +273,15 @@ def verdict_card(verdict: Verdict, study: dict[str, object], metric: str) -> str
         parts.append(page.paragraph(f"The paper ({study.get('paper_section', '')}): {study['paper_finding']}"))
     parts += [page.table(headers, rows), page.paragraph(rule, "sub")]
     return f'<section class="verdict" aria-label="Verdict">{"".join(parts)}</section>'
+
+
+def sizes_that_count(verdict: Verdict) -> str:
+    """What the card says of chance."""
+    if verdict.metric.startswith("transfer:"):
+        return "Chance is not known for this metric, so no size is left out for it."
+    text = f"Sizes count where both models reach {verdict.rules.min_times_chance:g} x chance."
+    instead = capped(verdict.comparison.chance, verdict.rules)
+    return f"{text} {instead}." if instead else text
 
 
 def ratio_cards(rows: list[dict[str, Any]], study: dict[str, object]) -> list[str]:
@@ -291,11 +318,17 @@ def facts(tables: Tables) -> list[tuple[str, str]]:
     return items
 
 
-def markdown(tables: Tables, verdicts: list[Verdict], found: dict[str, Any] | None, charts: dict[str, Chart]) -> str:
+def markdown(
+    tables: Tables,
+    verdicts: list[Verdict],
+    found: dict[str, Any] | None,
+    notes: list[str],
+    charts: dict[str, Chart],
+) -> str:
     """The report for a terminal, an issue or a README."""
     study = tables.study
     lines = [f"# {title_of(tables)}", "", subtitle(tables), ""]
-    lines += ([f"> {SMOKE}", ""] if study.get("smoke") else []) + [f"- {text}" for text in warnings(tables)]
+    lines += ([f"> {SMOKE}", ""] if study.get("smoke") else []) + [f"- {text}" for text in warnings(tables, notes)]
     for verdict in verdicts:
         lines += ["", f"**{verdict.sentence}**", ""]
         if verdict.would_decide:

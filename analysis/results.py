@@ -28,10 +28,14 @@ from analysis.repeats import (
     without_repeated_rows,
     without_wrong_values,
 )
-from analysis.transfer import AVERAGE, Evaluation, average_of, choose, title_of
+from analysis.transfer import AVERAGE, Evaluation, NothingEvaluated, average_of, choose, title_of
 from harness.results_schema import CURVES, RUNS, TRANSFER, Column
 
 __all__ = ["TableError"]  # defined with the checks, looked for here
+
+
+class NotEvaluated(TableError):
+    """A transfer metric, and no transfer yet: a report is made without a verdict."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +179,8 @@ def read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFr
 
 def read_file(path: Path, columns: dict[str, Column]) -> pd.DataFrame:
     """Exactly this file, .parquet or .csv, with the documented types."""
-    texts = {name: "string" for name, column in columns.items() if column.kind == "str"}
     try:
-        frame = read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=texts)
+        frame = read_parquet(path) if path.suffix == ".parquet" else read_csv(path, columns)
     except (ValueError, TypeError, OSError) as error:
         raise TableError(f"{path}: cannot be read ({error})") from error
     if len(frame.columns) == 1 and ";" in frame.columns[0]:
@@ -188,6 +191,16 @@ def read_file(path: Path, columns: dict[str, Column]) -> pd.DataFrame:
                 frame[column] = pd.to_numeric(frame[column])
             except (ValueError, TypeError) as error:
                 raise TableError(f"{path}: column {column}: cannot be read as numbers ({error})") from error
+    return frame
+
+
+def read_csv(path: Path, columns: dict[str, Column]) -> pd.DataFrame:
+    """Documented texts as they stand: only an empty cell is empty there, and a model may be named None or NA."""
+    texts = {name: "string" for name, column in columns.items() if column.kind == "str"}
+    frame = pd.read_csv(path, dtype=texts)
+    as_written = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+    for name in frame.columns.intersection(list(texts)):
+        frame[name] = as_written[name].array
     return frame
 
 
@@ -291,6 +304,8 @@ def evaluations_of(tables: Tables, metric: str) -> list[Evaluation]:
         if words[1] == AVERAGE and len(words) == 3 and not (tables.transfer["target"] == AVERAGE).any():
             return average_of(tables.transfer, words[2], own)
         return [choose(tables.transfer, metric, own)]
+    except NothingEvaluated as error:
+        raise NotEvaluated(str(error)) from error
     except ValueError as error:
         raise TableError(str(error)) from error
 

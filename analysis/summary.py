@@ -44,7 +44,7 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
         "metric_name": metric_name(tables, metric),
         "finished_runs": len(tables.finished),
         "scored_runs": len(table),
-        "notes": list(tables.notes),
+        "notes": notes_of(tables, metric, len(table), bool(comparisons)),
         "crossover": [crossover_row(item) for item in comparisons],
         "verdict": [verdict_row(item, tables, metric) for item in comparisons],
         "ladder": taken,
@@ -68,6 +68,17 @@ def analyse(tables: Tables, x: str = "images", metric: str | None = None) -> dic
     }
     plain_result: dict[str, Any] = plain(result)
     return plain_result
+
+
+def notes_of(tables: Tables, metric: str, scored: int, judged: bool) -> list[str]:
+    """What was left out and what is not known, a sentence each without its full stop; `scored` runs have the metric."""
+    notes, finished = list(tables.notes), len(tables.finished)
+    if scored < finished:
+        lack = "1 lacks it and is" if finished - scored == 1 else f"{finished - scored:,} lack it and are"
+        notes.append(f"Not all of the {counted(finished, 'finished run')} have the metric {metric}: {lack} left out")
+    if judged and metric.startswith("transfer:"):
+        notes.append("Chance is not known for a transfer metric: min_times_chance leaves out no size")
+    return notes
 
 
 def metric_name(tables: Tables, metric: str) -> str:
@@ -161,10 +172,9 @@ def plain(value: Any) -> Any:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """The same for people: a sentence a finding."""
-    found = [f"{result['title'] or 'Results'}: {counted_runs(result)}, metric {metric_said(result)}"]
+    finished = counted(result["finished_runs"], "finished run")
+    found = [f"{result['title'] or 'Results'}: {finished}, metric {metric_said(result)}"]
     found += [f"  {note}." for note in result["notes"]]
-    if result["verdict"] and result["metric"].startswith("transfer:"):
-        found.append("  Chance is not known for a transfer metric: min_times_chance leaves out no size.")
     for verdict, crossing in zip(result["verdict"], result["crossover"], strict=True):
         found.append(verdict["sentence"])
         change = crossing["measured_change_of_sign"]
@@ -179,14 +189,6 @@ def lines(result: dict[str, Any]) -> list[str]:
     return found + other_lines(result)
 
 
-def counted_runs(result: dict[str, Any]) -> str:
-    """'24 finished runs', and how many of them have the metric where not all do."""
-    finished, scored = result["finished_runs"], result["scored_runs"]
-    return counted(finished, "finished run") + (
-        f" ({finished - scored} without this metric, left out)" * (scored < finished)
-    )
-
-
 def other_lines(result: dict[str, Any]) -> list[str]:
     """Compute, overfitting and fits: what a verdict does not say."""
     taken, found = result["ladder"], []
@@ -199,17 +201,22 @@ def other_lines(result: dict[str, Any]) -> list[str]:
         rows = [row for row in result["compute_ratio"] if row["first"] in climbing and row["second"] in climbing]
         found += dict.fromkeys(ratio_line(row) for row in rows)
     for row in result["compute_ratio"]:
-        found += band_lines(row)
-    for name, pairs in result["matched_compute_pairs"].items():
-        for pair in pairs if name == "ViT over ResNet" else []:  # all of them are in the JSON
-            found.append(
-                f"Matched in accuracy ({name}, {images(taken['subset_samples'])}): {matched_side(pair, 'first')}, "
-                f"{matched_side(pair, 'second')}: {times_less(pair['times_less'])}"
-            )
+        found += [f"  {text}" for text in band_lines(row)]
+    found += matched_lines(result)
     found += size_sentences(result["overfitting"]["bigger_against_smaller"])
     fits = result["fits"]
     found += [fit_line(row, fits["x"], fits["subset_samples"]) for row in fits["rows"]]
     return found
+
+
+def matched_lines(result: dict[str, Any]) -> list[str]:
+    """ViT and ResNet of equal accuracy and what each needs, a sentence a pair; other families' are in the JSON."""
+    size = result["ladder"]["subset_samples"]
+    return [
+        f"Matched in accuracy (ViT over ResNet, {images(size)}): {matched_side(pair, 'first')}, "
+        f"{matched_side(pair, 'second')}: {times_less(pair['times_less'])}"
+        for pair in result["matched_compute_pairs"].get("ViT over ResNet", [])
+    ]
 
 
 def times_less(times: float) -> str:
@@ -267,7 +274,7 @@ def unit_name(unit: str) -> str:
 def band_lines(row: dict[str, Any]) -> list[str]:
     """Who is ahead at equal compute, by band."""
     return [
-        f"  {row['first']} is {band['verdict']} ({signed(band['gap_points']['value'])} points, "
+        f"{row['first']} is {band['verdict']} ({signed(band['gap_points']['value'])} points, "
         f"{signed(band['gap_points']['low'])} to {signed(band['gap_points']['high'])}) against {row['second']} at "
         f"{band['compute_low']:.3g} to {band['compute_high']:.3g} {unit_name(row['unit'])}"
         for band in row["bands"]

@@ -20,6 +20,13 @@ KINDS = {"finetune": "fine-tuned", "linear_probe": "linear probe"}  # few-shot s
 METRIC_NAMES = {"top1": "top-1", "top5": "top-5", "mean_per_class": "mean per-class accuracy", "real": "ReaL accuracy"}
 
 
+class NothingEvaluated(ValueError):
+    """A metric that could be meant, of a table without an evaluation of any trained network."""
+
+    def __init__(self, metric: str) -> None:
+        super().__init__(f"metric {metric}: no transfer of a trained network is evaluated yet")
+
+
 class Evaluation(NamedTuple):
     """One way of scoring the features of runs."""
 
@@ -121,19 +128,21 @@ def choose(transfer: pd.DataFrame, metric: str, own: list[str]) -> Evaluation:
     """The evaluation that `transfer:TARGET:SHOTS[:METRIC[:TRANSFER_ID[:PROTOCOL]]]` names.
 
     Of several, top-1 before other metrics, then the study's own (`own`: transfer_ids) before later ones.
-    Raises ValueError that says what there is, when none or still several answer.
+    Raises ValueError that says what there is, when none or still several answer; NothingEvaluated where none could.
     """
     everything = evaluations(transfer)
     found = [item for item in everything if item.answers_to(metric)]
     if not found and not re.fullmatch(r"transfer:.+:\d+(:[^:]*){0,3}", metric):
         raise ValueError(f"metric {metric}: write transfer:TARGET:SHOTS, such as transfer:digits:5")
+    if not everything:
+        raise NothingEvaluated(metric)
     found = [item for item in found if item.metric == "top1"] or found
     found = [item for item in found if item.transfer_id in own] or found
     if len(found) == 1:
         return found[0]
     names = ", ".join(item.name for item in found or everything)
     problem = "transfer has several such evaluations" if found else "transfer has no such rows"
-    raise ValueError(f"metric {metric}: {problem}; there are: {names or 'none'}")
+    raise ValueError(f"metric {metric}: {problem}; there are: {names}")
 
 
 def average_of(transfer: pd.DataFrame, shots: str, own: list[str]) -> list[Evaluation]:
@@ -141,9 +150,13 @@ def average_of(transfer: pd.DataFrame, shots: str, own: list[str]) -> list[Evalu
 
     Pets and Flowers-102 by mean per-class accuracy where that was measured, as in the paper; others by top-1.
 
-    Raises ValueError with fewer than two targets, where a target has several, or where protocols differ.
+    Raises ValueError with fewer than two targets, where a target has several, or where protocols differ;
+    NothingEvaluated where there is none at all.
     """
-    everything = [item for item in evaluations(transfer) if str(item.shots) == shots]
+    everything = evaluations(transfer)
+    if not everything and shots.isdecimal():
+        raise NothingEvaluated(f"transfer:{AVERAGE}:{shots}")
+    everything = [item for item in everything if str(item.shots) == shots]
     targets = dict.fromkeys(item.target for item in everything)
     if len(targets) < 2:
         raise ValueError(f"metric transfer:average:{shots}: {len(targets)} target(s) at {shots} shots; two are needed")

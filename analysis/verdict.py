@@ -12,7 +12,7 @@ from statistics import fmean
 
 from scipy.special import stdtrit
 
-from analysis.crossover import SEVERAL, Comparison, Interval, Rules, around, compare, sign_change
+from analysis.crossover import SEVERAL, Comparison, Interval, Rules, around, asked_accuracy, compare, sign_change
 from analysis.results import TableError, Tables, pairs_of, scores
 from analysis.words import counted, images, signed
 
@@ -101,7 +101,10 @@ def sentence(outcome: str, comparison: Comparison) -> str:
     """The outcome and the numbers that decided it, in one sentence."""
     first, second, used = comparison.first, comparison.second, comparison.used
     if not comparison.gaps:
-        return f"Inconclusive: {first} and {second} have no finished runs of one size and one seed."
+        alike = (
+            "one size, one seed and one length of training" if comparison.unequal_lengths else "one size and one seed"
+        )
+        return f"Inconclusive: {first} and {second} have no finished runs of {alike}."
     if not used:
         return f"Inconclusive: no size at which both {first} and {second} are clear of chance."
     small, large = used[0], used[-1]
@@ -149,7 +152,7 @@ def what_would_decide(comparison: Comparison, rules: Rules) -> str:
     if len(used) < 2:
         if len(comparison.gaps) < 2:  # also of a study under way
             return "more sizes: a slope needs at least two at which both models have paired seeds."
-        return "longer training or fewer classes: at least two sizes must be clear of chance."
+        return clear_of_chance(comparison.chance, rules)
     if not comparison.varies:
         return "seeds that differ: the gap is the same in every pair of a size (copies of one run, or a ceiling)."
     if not comparison.slope.known:
@@ -166,6 +169,28 @@ def what_would_decide(comparison: Comparison, rules: Rules) -> str:
     now = f"{fewest} to {most}" if fewest < most else str(most)
     provided = "if the gaps and their scatter stay what they are"
     return f"{said} seeds a size (now {now}), or sizes over a wider range, {provided}."
+
+
+def clear_of_chance(chance: float, rules: Rules) -> str:
+    """What would make two sizes clear of chance; of a rule that no accuracy can meet, that it is one."""
+    needed = "at least two sizes must be clear of chance"
+    if rules.min_times_chance * chance < 1 - ROUNDING:
+        return f"longer training or fewer classes: {needed}."
+    return (
+        f"a smaller rules.min_times_chance, set before the runs, or longer training: {needed}, and the rule asks for "
+        f"100 % or more ({capped(chance, rules)})."
+    )
+
+
+def capped(chance: float, rules: Rules) -> str:
+    """What analysis.crossover.asked_accuracy asks where that is less than the rule says; '' where it is as the rule."""
+    times, asked = rules.min_times_chance, asked_accuracy(chance, rules.min_times_chance)
+    if asked >= times * chance - ROUNDING:
+        return ""
+    return (
+        f"{times:g} x chance is {100 * times * chance:.3g} % with {1 / chance:.3g} classes; in its place half-way from "
+        f"chance to 100 % is asked, {100 * asked:.3g} %"
+    )
 
 
 def with_seeds(comparison: Comparison, rules: Rules, seeds: int) -> Comparison:

@@ -146,7 +146,7 @@ def test_a_gap_of_nothing_at_one_image_is_said_well(tmp_path: Path) -> None:
     "gaps, said",
     [
         ((-9, 0, 9), "Band: crossover."),
-        ((5, 5, 5), "shown and not used."),
+        ((5, 5, 5), "variance of seed pairs pooled over sizes."),
         ((-9, 9, -9), "Band: changes of sign, several, so no single crossover."),
     ],
 )
@@ -210,3 +210,49 @@ def test_no_two_families_look_alike(dark: bool) -> None:
     for one, two in combinations(colours, 2):
         apart = [int(one[at : at + 2], 16) - int(two[at : at + 2], 16) for at in (1, 3, 5)]
         assert np.linalg.norm(apart) > 55, (one, two)
+
+
+@pytest.mark.parametrize(
+    "options, classes, said",
+    [
+        ({"seeds": 1}, 100, ""),
+        ({"seeds": 1}, 2, " Hollow: near chance by the rules, shown and not used."),
+        ({"sizes": (1000,), "seeds": 5}, 100, " Bars: 95 % intervals, variance of seed pairs."),
+    ],
+)
+def test_a_gap_caption_speaks_of_the_bars_and_marks_that_are_drawn(
+    tmp_path: Path, options: dict[str, object], classes: int, said: str
+) -> None:
+    runs = runs_table(linear_gap(6.0, 1e7, noise=0.1), num_classes=classes, **options)  # type: ignore[arg-type]
+    chart = figures.gaps(judge_all(tables_of(tmp_path, runs))[0])
+    assert chart.caption == f"Validation top-1, best along training. Above zero vit is ahead.{said}"
+
+
+@pytest.mark.parametrize(
+    "protocol, shots, of_one, of_three",
+    [
+        ("fewshot_linear", 5, "frozen features, one support set.", "features, a run's mean over support sets."),
+        ("linear_probe", 0, "frozen features, all training images.", "features, all training images."),
+        ("finetune", 0, "Fine-tuned.", "Fine-tuned, a run's mean over fine-tuning seeds."),
+    ],
+)
+def test_a_transfer_caption_speaks_of_the_means_that_are_taken(
+    tmp_path: Path, protocol: str, shots: int, of_one: str, of_three: str
+) -> None:
+    for seeds, values, wanted, runs_are in ((1, 1, of_one, "One run a point."), (3, 3, of_three, "Lines: mean over")):
+        folder = write_study(tmp_path / str(seeds), runs_table(linear_gap(6.0, 10_000, noise=0.5), seeds=seeds))
+        table = pd.read_csv(folder / "transfer.csv").assign(protocol=protocol, shots=shots)
+        table = table[table["support_seed"] < values]
+        kept = {1: ["pretrained"], 3: ["pretrained", "untrained", "raw_pixels"]}[seeds]
+        table[table["features"].isin(kept)].to_csv(folder / "transfer.csv", index=False)
+        tables = load(folder)
+        caption = figures.transfer(tables, evaluations(tables.transfer)[0]).caption
+        assert f"{wanted} {runs_are}" in caption
+        assert ("Dotted: the untrained" in caption) == ("Dashed: the same classifier" in caption) == (seeds == 3)
+        assert ("Bars" in caption) == (seeds == 3)
+
+
+def test_curves_of_one_seed_each_are_no_means(tmp_path: Path) -> None:
+    first = runs_table(linear_gap(6.0, 10_000), sizes=(1000,), seeds=1).head(1)
+    many = [first.assign(model=f"m{n}", run_id=f"run-{n}") for n in range(figures.MOST_LINES + 1)]
+    assert figures.learning_curves(tables_of(tmp_path, pd.concat(many))).caption.startswith("One line a run, its mark")

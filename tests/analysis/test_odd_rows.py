@@ -139,8 +139,11 @@ def test_a_table_without_rows_is_said(tmp_path: Path) -> None:
 
 def test_runs_without_the_metric_are_counted(tmp_path: Path) -> None:
     path = table(tmp_path, {"test_top1": None})
-    assert "18 finished runs (1 without this metric, left out)" in lines(analyse(load(path), metric="test_top1"))[0]
-    assert "18 finished runs, metric" in lines(analyse(load(path)))[0]
+    said = "Not all of the 18 finished runs have the metric test_top1: 1 lacks it and is left out"
+    found = analyse(load(path), metric="test_top1")
+    assert found["notes"] == [said]
+    assert lines(found)[1] == f"  {said}."
+    assert analyse(load(path))["notes"] == []
 
 
 @pytest.mark.parametrize(
@@ -253,3 +256,17 @@ def test_an_empty_metric_or_pair_is_refused_and_pairs_add_up(
     assert "is not MODEL:MODEL" in capsys.readouterr().out
     assert main(["analyze", path, "--pairs", "vit:resnet", "--pairs", "resnet:vit", "--json"]) == 0
     assert [row["pair"][0] for row in json.loads(capsys.readouterr().out)["verdict"]] == ["vit", "resnet"]
+
+
+@pytest.mark.parametrize("name", ["None", "null", "NA", "nan", "N/A", "NULL"])
+def test_a_name_that_pandas_takes_for_nothing_is_a_name(tmp_path: Path, name: str) -> None:
+    """In text columns the empty cell alone is empty; in number columns NaN and its like are as before."""
+    path = table(tmp_path, {"reason": name, "exaflops_spent": name, "test_top1": "nan", "device_kind": ""})
+    path.write_text(path.read_text().replace(",vit,ViT,", f",{name},{name},"))
+    tables = load(path)
+    assert set(tables.runs["model"]) == set(tables.runs["family"].replace("ResNet", "resnet")) == {name, "resnet"}
+    assert tables.runs["reason"].iloc[0] == name
+    assert tables.runs["reason"].iloc[1:].isna().all()
+    assert tables.runs[["exaflops_spent", "test_top1", "device_kind"]].isna().sum().tolist() == [1, 1, 1]
+    named = dataclasses.replace(tables, study={"pairs": [[name, "resnet"]]})
+    assert [gap["pairs"] for gap in analyse(named)["crossover"][0]["gaps"]] == [3, 3, 3]

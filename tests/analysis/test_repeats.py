@@ -1,5 +1,6 @@
 """What is there twice counts once, and is said."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 
 from analysis.crossover import Rules
 from analysis.overfitting import bigger_against_smaller
-from analysis.results import load, pairs_of, scores
+from analysis.repeats import apart_by_length
+from analysis.results import Tables, load, pairs_of, scores
 from analysis.summary import analyse, lines
+from analysis.verdict import judge_all
 from tests.analysis.studies import curves_table, linear_gap, runs_table, transfer_table, write_study
 
 
@@ -204,3 +207,20 @@ def test_curve_rows_that_cannot_be_drawn_are_left_out_and_counted(tmp_path: Path
     tables = load(tmp_path)
     assert len(tables.curves) == len(curves) - 1
     assert "1 row of curves left out" in tables.notes[0]
+
+
+def test_a_pair_without_an_equal_length_is_said_to_lack_it() -> None:
+    """Both models have runs of one size and one seed, but of no common length."""
+    runs = runs_table(linear_gap(6.0, 10_000), sizes=(1000,))
+    seen = {"vit": (100_000, 200_000), "resnet": (400_000, 800_000)}
+    parts = [
+        runs.assign(run_id=runs["run_id"] + f"-{n}", samples_seen=[seen[model][n] for model in runs["model"]])
+        for n in range(2)
+    ]
+    apart = apart_by_length(pd.concat(parts, ignore_index=True))
+    tables = Tables(apart, pd.DataFrame(), pd.DataFrame(), {"pairs": [["vit", "resnet"]]})
+    (found,) = judge_all(tables)
+    wanted = "vit and resnet have no finished runs of one size, one seed and one length of training."
+    assert found.sentence == f"Inconclusive: {wanted}"
+    none = dataclasses.replace(tables, study={"pairs": [["vit", "other"]]})
+    assert judge_all(none)[0].sentence.endswith("no finished runs of one size and one seed.")

@@ -256,3 +256,21 @@ def test_the_example_is_the_published_studys_report_and_its_links_lead_somewhere
     assert all((example / unquote(link)).is_dir() for link in links)
     for name in re.findall(r"\((\w+\.png)\)", (example / "report.md").read_text()):
         assert (example / name).is_file()
+
+
+def test_a_page_says_who_is_ahead_at_equal_compute_and_which_models_match(tmp_path: Path) -> None:
+    """As report.md and `harness analyze` do: every sentence of theirs, with its own numbers."""
+    parts = []
+    for rung, compute in enumerate((1e-7, 2e-7, 4e-7)):
+        part = runs_table(lambda model, size, seed, at=rung: 1 - 0.5 * 0.8**at + 0.001 * seed, sizes=(10_000,))
+        part["exaflops_spent"] = compute * part["family"].map({"ViT": 1.0, "ResNet": 1.6})
+        parts.append(part.assign(run_id=f"{rung}-" + part["run_id"], model=f"{rung}-" + part["model"]))
+    folder = write_study(tmp_path / "t", pd.concat(parts), pairs=[])
+    build(folder, tmp_path / "out")
+    page, markdown = ((tmp_path / "out" / name).read_text() for name in ("index.html", "report.md"))
+    sentences = [line[2:].strip() for line in markdown.splitlines() if " is ahead (" in line or "Matched in" in line]
+    assert len(sentences) == 6  # three bands, three rungs
+    assert sentences[3].startswith("Matched in accuracy (ViT over ResNet, 10,000 images): 0-vit")
+    assert sentences[3].endswith("50.10 %: 1.6 x less compute")
+    section = page.split("<h2>Compute at equal accuracy</h2>")[1].split("<h2>")[0]
+    assert re.findall(r"<p>(.*?)\.</p>", section) == sentences

@@ -258,3 +258,49 @@ def test_a_targets_name_may_hold_colons(tmp_path: Path) -> None:
         evaluations_of(tables, "transfer:photos:night:5")  # a target "photos:night" that is not there
     build(folder, tmp_path / "report")
     assert "photos:night:5, 5-shot" in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_a_report_says_how_many_runs_lack_its_metric_and_that_chance_is_not_known(tmp_path: Path) -> None:
+    folder = study(tmp_path, metric="transfer:digits:5", transfer_ids=["digits-bbbbbbbb"])
+    table = pd.read_csv(folder / "transfer.csv")
+    table[~table["run_id"].isin(["vit-1000-s0", "vit-1000-s1"])].to_csv(folder / "transfer.csv", index=False)
+    build(folder, tmp_path / "out")
+    said = [
+        "Not all of the 18 finished runs have the metric transfer:digits:5: 2 lack it and are left out",
+        "Chance is not known for a transfer metric: min_times_chance leaves out no size",
+    ]
+    assert analyse(load(folder))["notes"] == said
+    page, markdown = ((tmp_path / "out" / name).read_text() for name in ("index.html", "report.md"))
+    for text in said:
+        assert f'role="note">{text}.</p>' in page
+        assert f"- {text}.\n" in markdown
+    assert "Sizes count where both" not in page
+    assert "Chance is not known for this metric, so no size is left out for it." in page
+
+
+@pytest.mark.parametrize("metric", ["transfer:digits:5", "transfer:average:5"])
+@pytest.mark.parametrize("rows", ["none", "untrained", "no table"])
+def test_a_study_judged_by_transfer_has_a_page_before_any_is_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], metric: str, rows: str
+) -> None:
+    folder = study(tmp_path, metric=metric)
+    table = pd.read_csv(folder / "transfer.csv")
+    table[table["features"] == rows].to_csv(folder / "transfer.csv", index=False)
+    if rows == "no table":
+        (folder / "transfer.csv").unlink()
+    assert report_command(folder, tmp_path / "out") == 0
+    said = f"No verdict yet: metric {metric}: no transfer of a trained network is evaluated yet."
+    assert f'role="note">{said}</p>' in (tmp_path / "out" / "index.html").read_text()
+    assert f"- {said}\n" in (tmp_path / "out" / "report.md").read_text()
+    assert (tmp_path / "out" / "data_scaling.svg").is_file()
+    assert capsys.readouterr().out == f"{tmp_path / 'out' / 'index.html'}\n"
+    with pytest.raises(TableError, match="no transfer of a trained network is evaluated yet"):
+        analyse(load(folder))
+
+
+@pytest.mark.parametrize("metric", ["transfer:digits", "transfer:average:x", "transfer:pets:5"])
+def test_a_transfer_metric_that_cannot_be_meant_is_still_refused(tmp_path: Path, metric: str) -> None:
+    folder = study(tmp_path, metric=metric)
+    if metric != "transfer:pets:5":
+        (folder / "transfer.csv").unlink()
+    assert report_command(folder, tmp_path / "out") == 2

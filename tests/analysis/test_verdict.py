@@ -59,7 +59,30 @@ def test_everything_near_chance_is_inconclusive_for_want_of_sizes() -> None:
     result = verdict(linear_gap(6.0, 10_000), num_classes=2)
     assert result.outcome == "inconclusive"
     assert "no size" in result.sentence
-    assert "clear of chance" in result.would_decide
+    assert result.would_decide == (
+        "a smaller rules.min_times_chance, set before the runs, or longer training: at least two sizes must be clear "
+        "of chance, and the rule asks for 100 % or more (5 x chance is 250 % with 2 classes; in its place half-way "
+        "from chance to 100 % is asked, 75 %)."
+    )
+    smaller = verdict(linear_gap(6.0, 10_000), {"min_times_chance": 0.5}, num_classes=2)
+    assert len(smaller.comparison.used) == 3
+
+
+@pytest.mark.parametrize(
+    "num_classes, card",
+    [
+        (
+            5,
+            "x chance. 5 x chance is 100 % with 5 classes; in its place half-way from chance to 100 % is asked, 60 %.",
+        ),
+        (8, "reach 5 x chance. 5 x chance is 62.5 % with 8 classes; in its place half-way from chance"),
+        (10, "reach 5 x chance. Smallest interesting slope"),
+    ],
+)
+def test_the_card_says_what_is_asked_with_few_classes(num_classes: int, card: str) -> None:
+    result = verdict(linear_gap(6.0, 10_000), num_classes=num_classes)
+    assert card in verdict_card(result, {}, result.metric)
+    assert ("100 % or more" in result.would_decide) == (num_classes == 5)
 
 
 def test_the_study_files_numbers_decide() -> None:
