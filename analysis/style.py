@@ -161,6 +161,7 @@ def legend(chart: Chart, names: dict[str, Look], marks: bool) -> None:
         for look in names.values()
     ]
     place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "handlelength": 2.8}
+    place["labelcolor"] = INK
     chart.figure.draw_without_rendering()  # the layout, which says how wide the axes are
     width = chart.axes.get_window_extent().width
     for columns in range(min(4, len(names)), 0, -1):
