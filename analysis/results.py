@@ -183,8 +183,9 @@ def read_file(path: Path, columns: dict[str, Column]) -> pd.DataFrame:
         frame = read_parquet(path) if path.suffix == ".parquet" else read_csv(path, columns)
     except (ValueError, TypeError, OSError) as error:
         raise TableError(f"{path}: cannot be read ({error})") from error
-    if len(frame.columns) == 1 and ";" in frame.columns[0]:
-        raise TableError(f"{path}: columns are separated by semicolons; save it with commas")
+    for mark, name in ((";", "semicolons"), ("\t", "tabs")):
+        if len(frame.columns) == 1 and mark in frame.columns[0]:
+            raise TableError(f"{path}: columns are separated by {name}; save it with commas")
     for column in frame.columns.intersection(list(columns)):
         if columns[column].kind != "str":
             try:

@@ -181,6 +181,9 @@ def test_matched_pairs_say_how_long_each_was_trained() -> None:
 def test_a_path_that_is_not_there_and_semicolons_are_named(tmp_path: Path) -> None:
     with pytest.raises(TableError, match=r"nosuch\.csv: no such file"):
         load(tmp_path / "nosuch.csv")
+    (tmp_path / "tabs.csv").write_text("run_id\tstate\na\tfinished\n")
+    with pytest.raises(TableError, match=r"tabs.csv: columns are separated by tabs"):
+        load(tmp_path / "tabs.csv")
     (tmp_path / "mine.csv").write_text("run_id;state\na;finished\n")
     with pytest.raises(TableError, match="semicolons"):
         load(tmp_path / "mine.csv")
