@@ -186,9 +186,8 @@ def set_axis(chart: Chart, names: list[str]) -> None:
         for label in axes.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
         figure.set_figheight(figure.get_figheight() + 0.03 * max(map(len, shown)))
-        axes.set_ylabel(
-            fill(axes.get_ylabel(), 36, break_on_hyphens=False), parse_math=False
-        )  # the plot is no longer in the middle
+        # The plot is no longer in the middle.
+        axes.set_ylabel(fill(axes.get_ylabel(), 36, break_on_hyphens=False), parse_math=False)
 
 
 COMPUTE_TICKS = FuncFormatter(lambda value, _: f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e"))

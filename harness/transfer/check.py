@@ -7,13 +7,14 @@ from harness.config import FinetuneConfig, TransferConfig
 from harness.data.joined import dev_size
 from harness.errors import ConfigError, near_matches
 from harness.models.named import model_names
+from harness.results_schema import LARGEST
 from harness.transfer.metrics import check_metrics
 
 SHARED_IMAGES = ("refuse", "train")
 LARGEST_BIAS = 10**6  # squared it must leave the features their digits
 LARGEST_IMAGE = 4096
 LARGEST_BATCH = 2**20
-LARGEST_COUNT = LARGEST_SEED = 2**63 - 1  # as the tables hold it
+LARGEST_COUNT = LARGEST_SEED = LARGEST["int"]  # as the tables hold it
 PROTOCOLS = {"fewshot": "fewshot_linear", "probe": "linear_probe", "finetune": "finetune"}
 
 
