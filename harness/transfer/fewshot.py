@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.errors import DatasetError
-
 Array = np.ndarray
 QUERY_ROWS = 65_536  # standardised and scored at once
 
@@ -196,35 +194,3 @@ def ridge_of_gram(gram: Array, products: Array, l2s: list[float]) -> Ridge:
 def coefficients(values: Array, rotated: Array, l2s: list[float]) -> Array:
     """(r, L K): eigenvalues (r,) and rotated targets (r, K) for each lambda, side by side."""
     return np.concatenate([rotated / (values + l2)[:, None] for l2 in l2s], axis=1)
-
-
-def check_classes(train_labels: Array, test_labels: Array) -> None:
-    """Raise DatasetError when the training split has no image of a class that is tested."""
-    unseen = np.setdiff1d(test_labels, train_labels)
-    if unseen.size:
-        raise DatasetError(f"few-shot: classes {unseen[:5].tolist()} are tested but have no training image")
-
-
-def fewshot_top1(
-    train_features: Array,
-    train_labels: Array,
-    test_features: Array,
-    test_labels: Array,
-    *,
-    shots: int,
-    seed: int,
-    l2: float = 1024.0,
-    bias: float = 100.0,
-) -> float:
-    """Top-1 (fraction) on the whole test split of the classifier fitted to one support set by the published protocol.
-
-    Args:
-        train_features, test_features: (N, D) and (M, D).
-        train_labels, test_labels: (N,) and (M,) integers.
-    Raises DatasetError when the training split has no image of a class that is tested.
-    """
-    check_classes(train_labels, test_labels)
-    protocol = Protocol(l2, bias)
-    fits = fewshot_grid(train_features, train_labels, test_features, shots=[shots], seeds=[seed], protocol=protocol)
-    fit = next(fits)
-    return float((fit.classes[fit.scores.argmax(1)] == test_labels).mean())

@@ -21,7 +21,7 @@ from harness.transfer import evaluate, features
 from harness.transfer.check import check_transfer
 from harness.transfer.evaluate import evaluate_target, transfer_rows
 from harness.transfer.features import Features, Setting, cache_path, cached_features, extract
-from harness.transfer.fewshot import fewshot_top1
+from harness.transfer.fewshot import Protocol, fewshot_grid
 from harness.transfer.shared import refuse_shared, shared_classes
 from harness.transfer.subject import Subject
 
@@ -135,7 +135,8 @@ def test_rows_of_the_default_protocol_are_the_published_ones(digits: Dataset, tm
     row = next(
         row for row in rows if row["features"] == "raw_pixels" and row["shots"] == 5 and row["support_seed"] == 1
     )
-    assert row["value"] == fewshot_top1(*pixels[0], *pixels[1], shots=5, seed=1)
+    (fit,) = fewshot_grid(*pixels[0], pixels[1].features, shots=[5], seeds=[1], protocol=Protocol())
+    assert row["value"] == (fit.classes[fit.scores.argmax(1)] == pixels[1].labels).mean()
     chosen = details["support"]["5-shot, seed 1"]
     assert len(chosen) == 50
     assert np.bincount(pixels[0].labels[chosen]).tolist() == [5] * 10
