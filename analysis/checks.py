@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from analysis.words import exact
 from harness.results_schema import LARGEST, RUNS, Column
 
 # What every conclusion needs of `runs`; other documented columns may be absent from a table of someone else's.
@@ -83,7 +84,7 @@ def check_numbers(path: Path, finished: pd.DataFrame) -> None:
             wrong = values[(values < LEAST[name]) | (values == float("inf"))]
             what = "finite number from 0 on"
         if len(wrong):
-            raise TableError(f"{path}: column {name}: {wrong.iloc[0]:.10g} is no {what}, in run {wrong.index[0]}")
+            raise TableError(f"{path}: column {name}: {exact(wrong.iloc[0])} is no {what}, in run {wrong.index[0]}")
 
 
 def check_one_set(path: Path, finished: pd.DataFrame) -> None:

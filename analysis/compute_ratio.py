@@ -25,6 +25,7 @@ LEVELS = 9
 MIN_RUNGS = 3
 PARABOLA_RUNGS = 5
 SMALL_P = 0.05
+ALIKE = 0.05  # computes that differ by less are one rung: matched models, and the timing of one
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def compare_compute(ladder: pd.DataFrame, first: str, second: str, unit: str, co
         return ComputeRatio(first, second, unit, status, None, None, None, [], 0, "")
 
     for family, part in zip((first, second), parts, strict=True):
-        rungs = rung_means(part)["compute"].nunique()
+        rungs = rung_count(part)
         if rungs < MIN_RUNGS:
             return nothing(f"{family} has {counted(rungs, 'rung')} of compute; {MIN_RUNGS} are needed")
     curves, observations = fit_ladders(parts)
@@ -154,6 +155,21 @@ def rung_means(part: pd.DataFrame) -> pd.DataFrame:
     """One row a (model, recipe-length): seeds of a rung have the same compute up to a few per cent of timing."""
     means = in_logs(part).groupby(rung_keys(part))[["log_error", "log_compute"]].mean().reset_index()
     return means.assign(compute=10 ** means["log_compute"])
+
+
+def rung_count(part: pd.DataFrame) -> int:
+    """How many rungs of different compute a family's usable runs make."""
+    return int(alike(rung_means(part)["compute"]).nunique())
+
+
+def alike(compute: pd.Series) -> pd.Series:
+    """For every compute the least of its rung, which reaches ALIKE above that."""
+    least: dict[float, float] = {}
+    start = -math.inf
+    for value in sorted(compute.unique()):
+        start = value if value > (1 + ALIKE) * start or math.isinf(start) else start
+        least[value] = start
+    return compute.map(least)
 
 
 def in_logs(part: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compute_ratio import MIN_RUNGS, rung_means, usable
+from analysis.compute_ratio import MIN_RUNGS, rung_count, usable
 from analysis.results import Tables, scores
 from analysis.words import images
 
@@ -47,16 +47,22 @@ def ladders_in(rungs: dict[str, int]) -> int:
 
 
 def rungs_by_size(tables: Tables, metric: str) -> dict[int, dict[str, int]]:
-    """Rungs of every family at every size, counted in exaFLOPs where any are known, else in device-days."""
-    table = with_compute(tables, metric, "exaflops")
-    if not (table["compute"] > 0).any():
-        table = with_compute(tables, metric, "device_days")
+    """A family's rungs at every size, in exaFLOPs, or in device-days where only these are known or make ladders."""
+
+    def worth(rungs: dict[int, dict[str, int]]) -> tuple[int, bool]:
+        ladders = max((min(2, ladders_in(here)) for here in rungs.values()), default=0)
+        return ladders, any(count for here in rungs.values() for count in here.values())
+
+    return max((rungs_in(tables, metric, unit) for unit in ("exaflops", "device_days")), key=worth)
+
+
+def rungs_in(tables: Tables, metric: str, unit: str) -> dict[int, dict[str, int]]:
+    """The same in one unit of compute."""
     return {
         int(part["subset_samples"].iloc[0]): {
-            str(family): int(rung_means(usable(part, family))["compute"].nunique())
-            for family in part["family"].unique()
+            str(family): rung_count(usable(part, family)) for family in part["family"].unique()
         }
-        for _, part in table.groupby("subset_samples")
+        for _, part in with_compute(tables, metric, unit).groupby("subset_samples")
     }
 
 

@@ -30,6 +30,45 @@ def apart_by_length(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(model=runs["model"].astype("string") + texts) if (texts != "").any() else runs
 
 
+def notes_on_recipes(runs: pd.DataFrame) -> list[str]:
+    """A sentence a model whose recipe goes with the size: its sizes are one series all the same."""
+    notes = []
+    for model, part in runs[(runs["state"] == "finished") & runs["recipe"].notna()].groupby("model"):
+        if len(part["recipe"].unique()) > 1:
+            each = ", ".join(
+                f"{size:,.0f} {recipe}"
+                for size, recipe in part.drop_duplicates("subset_samples")
+                .sort_values("subset_samples")[["subset_samples", "recipe"]]
+                .itertuples(index=False, name=None)
+            )
+            notes.append(f"The recipe of {model} goes with the size ({each})")
+    return notes
+
+
+def notes_on_lengths(runs: pd.DataFrame, named: pd.DataFrame) -> list[str]:
+    """What apart_by_length did and nobody asked for: runs of no known length, lengths that seeds do not share.
+
+    Args:
+        runs, named: its argument and what it made of that.
+    """
+    notes, finished = [], runs["state"] == "finished"
+    split = (runs["model"].astype("string") != named["model"].astype("string")) & finished
+    for model, part in runs[finished & runs["model"].isin(runs["model"][split])].groupby("model"):
+        if unknown := int(part["samples_seen"].isna().sum()):
+            notes.append(
+                f"{counted(unknown, 'finished run')} of {model} in no pair: samples_seen, by which its runs are told "
+                "apart, is empty"
+            )
+        known = part[part["samples_seen"].notna()]
+        if not known.duplicated(SAME_RUN).any():  # each was trained once: nobody compares lengths here
+            least, most = known["samples_seen"].min(), known["samples_seen"].max()
+            notes.append(
+                f"Runs of {model} differ in samples_seen on one size and are told apart by it ({least:,.0f} to "
+                f"{most:,.0f} in all); where they ended early and are to be compared all the same, leave out the column"
+            )
+    return notes
+
+
 def lengths_of(runs: pd.DataFrame) -> pd.Series:
     """For every run of one model, ` · LENGTH`, in samples seen or in epochs, whichever tells fewer series apart."""
     keys = list(zip(runs["subset_samples"].astype(float), runs["samples_seen"].astype(float), strict=True))
@@ -83,9 +122,14 @@ def length_name(amounts: set[float], unit: str) -> str:
     return " to ".join(dict.fromkeys(texts)) + f" {unit}"
 
 
+def is_of_length(model: str) -> bool:
+    """Whether a model is there by length."""
+    return model.endswith((f" {SAMPLES}", f" {EPOCHS}"))
+
+
 def of_unequal_lengths(finished: pd.DataFrame, one: str, two: str) -> bool:
     """Whether two models that are there by length have no size at which both saw as many samples."""
-    if not all(name.endswith((f" {SAMPLES}", f" {EPOCHS}")) for name in (one, two)):
+    if not is_of_length(one) or not is_of_length(two):
         return False
     runs = [finished[finished["model"] == name] for name in (one, two)]
     pairs = runs[0].merge(runs[1], on="subset_samples")[["samples_seen_x", "samples_seen_y"]].astype(float)

@@ -24,6 +24,8 @@ from analysis.repeats import (
     SERIES,
     apart_by_length,
     mark_repeats,
+    notes_on_lengths,
+    notes_on_recipes,
     of_unequal_lengths,
     without_repeated_rows,
     without_wrong_values,
@@ -220,18 +222,23 @@ def checked_runs(path: Path, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str
     """
     check(path, runs, NEEDED)
     check_rows(path, runs)
-    return mark_repeats(apart_by_length(with_defaults(runs)))
+    whole = with_defaults(runs)
+    named = apart_by_length(whole)
+    marked, notes = mark_repeats(named)
+    return marked, [*notes_on_recipes(whole), *notes_on_lengths(whole, named), *notes]
 
 
 def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
     """Every documented column, empty where the table has none; draw 0 where none is given.
 
-    A model trained by several recipes is as many models, `NAME · RECIPE`: their runs are no repetitions of one another.
+    A model trained by several recipes at one size is as many models, `NAME · RECIPE`: their runs are no repetitions of
+    one another. A recipe that goes with the size, as in the paper's Figure 4, tells nothing apart.
     """
     frame = runs.reindex(columns=[*RUNS, *[name for name in runs.columns if name not in RUNS]]).reset_index(drop=True)
     frame["draw"] = frame["draw"].fillna(0)
     frame["family"] = family_names(frame["family"])
-    several = frame.groupby("model")["recipe"].transform("nunique") > 1
+    here = frame.groupby(["model", "subset_samples"])["recipe"].transform("nunique")
+    several = here.groupby(frame["model"]).transform("max") > 1
     named = frame["model"].astype("string") + SERIES + frame["recipe"].astype("string").fillna("?")
     frame["model"] = frame["model"].where(~several, named)
     return frame
@@ -241,16 +248,20 @@ def pairs_of(tables: Tables) -> list[tuple[str, str]]:
     """The study's pairs; of a model with several recipes, each of them with each of the other side's.
 
     Where both sides were trained for several lengths, those of equal length are paired; where none are equal the pair
-    stays as the study names it, without runs.
+    stays as the study names it, without runs. The one with the most runs comes first.
     """
     models = sorted(map(str, tables.runs["model"].unique()))
+    runs = tables.finished["model"].value_counts()
+
+    def fewest_last(pair: tuple[str, str]) -> tuple[int, tuple[str, str]]:
+        return -min(int(runs.get(name, 0)) for name in pair), pair
 
     def series(name: str) -> list[str]:
         return [model for model in models if model.startswith(name + SERIES)] or [name]
 
     found: list[tuple[str, str]] = []
     for first, second in tables.study.get("pairs", []):
-        every = [(one, two) for one in series(first) for two in series(second)]
+        every = sorted(((one, two) for one in series(first) for two in series(second)), key=fewest_last)
         equal = [pair for pair in every if not of_unequal_lengths(tables.finished, *pair)]
         found += every if len(every) == 1 else equal or [(first, second)]
     return list(dict.fromkeys(found))

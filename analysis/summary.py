@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 
 from analysis import overfitting
-from analysis.compute_ratio import ComputeRatio, compare_compute, matched_pairs
+from analysis.compute_ratio import ComputeRatio, alike, compare_compute, matched_pairs
 from analysis.crossover import Comparison, compare, sign_change, sign_changes
 from analysis.fits import Fit, fit_each
 from analysis.ladder import ladder, ladder_row, size_said
+from analysis.repeats import is_of_length
 from analysis.results import Tables, pairs_of, scores, transfer_title
 from analysis.verdict import judge, rules_of
 from analysis.words import counted, images, signed
@@ -139,7 +140,8 @@ def fits_of(tables: Tables, metric: str, x: str) -> dict[str, Fit]:
         return fit_each(table, "model", table["subset_samples"])
     table = ladder(tables, metric, x)
     rungs = table.groupby(["family", "model", "rung"])["compute"].transform("mean")  # seconds differ by seed
-    return fit_each(table, "family", rungs)
+    one = rungs.groupby(table["family"]).transform(alike)  # and rungs by less than a rung
+    return fit_each(table, "family", rungs.groupby([table["family"], one]).transform("mean"))
 
 
 def fit_rows(tables: Tables, metric: str, x: str) -> list[dict[str, Any]]:
@@ -232,8 +234,8 @@ def about_one(times: float) -> bool:
 
 
 def matched_side(pair: dict[str, Any], side: str) -> str:
-    """'ViT-B/32 (2.12e+09 samples seen) 90.79 %': one model at two lengths is two rungs."""
-    seen = pair[f"{side}_samples_seen"]
+    """'ViT-B/32 (2.12e+09 samples seen) 90.79 %': one model at two lengths is two rungs; a name may have its length."""
+    seen = 0 if is_of_length(pair[side]) else pair[f"{side}_samples_seen"]
     return f"{pair[side]}{f' ({seen:.3g} samples seen)' if seen else ''} {100 * pair[f'{side}_value']:.2f} %"
 
 

@@ -15,3 +15,9 @@ def counted(number: float, noun: str, shown: str = "") -> str:
 def images(number: float, shown: str = "") -> str:
     """'1 image', '25,000 images'; `shown` in place of the number."""
     return counted(number, "image", shown)
+
+
+def exact(number: float) -> str:
+    """'0.1', '1.25e+10', and '12500000000.25' where ten digits would show another number."""
+    text = f"{number:.10g}"
+    return text if float(text) == number else repr(float(number))

@@ -79,6 +79,7 @@ def test_a_model_of_several_families_is_refused(tmp_path: Path) -> None:
         ("draw", float("inf"), "inf is no whole number from 0 on"),
         ("seed", 0.5, "0.5 is no whole number from 0 on"),
         ("seed", 10_000_000.5, "10000000.5 is no whole number from 0 on"),
+        ("training_flops_per_image", 12_500_000_000.25, "12500000000.25 is no whole number from 0 on"),
         ("device_seconds_train", float("inf"), "inf is no finite number from 0 on"),
     ],
 )

@@ -12,6 +12,7 @@ from analysis.figures_compute import compute_scaling
 from analysis.report import build
 from analysis.results import Tables, load
 from analysis.summary import analyse, lines, ratio_line, times_less
+from tests.analysis.studies import linear_gap, runs_table, write_study
 
 RUNGS = (1.0, 2.0, 4.0, 8.0)
 
@@ -173,6 +174,39 @@ def test_without_a_ladder_at_any_size_the_reason_is_printed(tmp_path: Path) -> N
     assert any(
         line.startswith("No compute ratio: no run has both an accuracy below 1 and") for line in lines(analyse(none))
     )
+
+
+def rates_as_rungs(seconds: tuple[float, ...]) -> pd.DataFrame:
+    """One model a family by three recipes of different accuracy, with the seconds of each."""
+    parts = []
+    for number, factor in enumerate(seconds):
+        part = runs_table(linear_gap(2.0, 1000, noise=0.2), sizes=(1000,)).assign(recipe=f"rate{number}")
+        part["run_id"] += f"-{number}"
+        part["best_val_top1"] += 0.05 * number
+        part["device_seconds_train"] = 100 * factor * np.where(part["family"] == "ViT", 1.0, 1.5)
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True).assign(exaflops_spent=None)
+
+
+def test_computes_within_five_per_cent_are_one_rung(tmp_path: Path) -> None:
+    near = analyse(load(write_study(tmp_path, rates_as_rungs((1.0, 1.002, 1.04)))), x="device_days")
+    assert near["ladder"]["rungs"] == {"ViT": 1, "ResNet": 1}
+    assert [row["ratio"] for row in near["compute_ratio"]] == [None]
+    assert {row["status"] for row in near["fits"]["rows"]} == {"one rung: no curve can be told from a point"}
+    far = analyse(load(write_study(tmp_path, rates_as_rungs((1.0, 2.0, 4.0)))))
+    assert far["ladder"]["rungs"] == {"ViT": 3, "ResNet": 3}
+    assert far["compute_ratio"][0]["status"] == "ok"
+
+
+def test_rungs_are_counted_in_the_unit_that_makes_ladders(tmp_path: Path) -> None:
+    runs = rates_as_rungs((1.0, 2.0, 4.0))
+    of_resnet = (runs["device_seconds_train"] * 1e-9).where(runs["family"] == "ResNet")
+    found = analyse(load(write_study(tmp_path, runs.assign(exaflops_spent=of_resnet))))
+    assert found["ladder"]["reason"] == ""
+    assert [(row["unit"], row["status"]) for row in found["compute_ratio"]] == [
+        ("exaflops", "ViT has 0 rungs of compute; 3 are needed"),
+        ("device_days", "ok"),
+    ]
 
 
 def test_compute_that_is_about_the_same_is_not_said_to_be_less() -> None:

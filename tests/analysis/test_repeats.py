@@ -102,7 +102,7 @@ def test_seeds_trained_for_other_lengths_are_no_repetitions(tmp_path: Path) -> N
     runs["samples_seen"] = epochs * runs["subset_samples"]
     assert list(models(tmp_path, runs)) == ["resnet", "vit · 10 epochs", "vit · 20 epochs"]
     found = analyse(load(tmp_path))["crossover"]
-    assert [[gap["pairs"] for gap in row["gaps"]] for row in found] == [[1, 1, 1], [2, 2, 2]]
+    assert [[gap["pairs"] for gap in row["gaps"]] for row in found] == [[2, 2, 2], [1, 1, 1]]
 
 
 ODD = {1000: [10_000], 10_000: [100_000], 100_000: [1_000_000]}
@@ -129,9 +129,7 @@ def test_one_odd_length_is_split_off_alone(tmp_path: Path, lengths: dict[int, li
     assert found[f"vit · {main}"] == found[f"resnet · {main}"] == list(lengths)
     assert found[f"vit · {odd}"] == found[f"resnet · {odd}"] == [size]
     assert len(found) == 4
-    assert pairs_of(load(tmp_path)) == [
-        (f"vit · {text}", f"resnet · {text}") for text in sorted((main, odd), key=lambda text: f"vit · {text}")
-    ]
+    assert pairs_of(load(tmp_path)) == [(f"vit · {text}", f"resnet · {text}") for text in (main, odd)]
 
 
 def test_a_single_odd_run_leaves_the_others_together(tmp_path: Path) -> None:
@@ -140,6 +138,48 @@ def test_a_single_odd_run_leaves_the_others_together(tmp_path: Path) -> None:
     runs = pd.concat([runs, longer.assign(run_id="long", samples_seen=300_000)], ignore_index=True)
     assert models(tmp_path, runs) == {"resnet": list(ODD), "vit · 10 epochs": list(ODD), "vit · 30 epochs": [10_000]}
     assert pairs_of(load(tmp_path)) == [("vit · 10 epochs", "resnet"), ("vit · 30 epochs", "resnet")]
+
+
+def test_runs_that_ended_early_are_noted_with_the_way_to_compare_them(tmp_path: Path) -> None:
+    runs = by_size(ODD)
+    ended = (runs["model"] == "vit") & (runs["subset_samples"] == 10_000) & (runs["seed"] == 1)
+    runs["samples_seen"] = runs["samples_seen"].where(~ended, 85_000)
+    write_study(tmp_path, runs)
+    assert pairs_of(load(tmp_path)) == [("vit · 10 epochs", "resnet"), ("vit · 8.5 epochs", "resnet")]
+    assert analyse(load(tmp_path))["notes"] == [
+        "Runs of vit differ in samples_seen on one size and are told apart by it (10,000 to 1,000,000 in all); where "
+        "they ended early and are to be compared all the same, leave out the column"
+    ]
+    runs.drop(columns="samples_seen").to_csv(tmp_path / "runs.csv", index=False)
+    assert [gap["pairs"] for gap in analyse(load(tmp_path))["crossover"][0]["gaps"]] == [3, 3, 3]
+
+
+def test_a_run_of_unknown_length_is_counted_where_lengths_tell_runs_apart(tmp_path: Path) -> None:
+    runs = by_size({size: [*several, 2 * several[0]] for size, several in ODD.items()})
+    empty = (runs["model"] == "vit") & (runs["seed"] == 2) & (runs["run_id"].str.endswith("0000"))
+    found = analyse(load(write_study(tmp_path, runs.assign(samples_seen=runs["samples_seen"].mask(empty)))))
+    count = int(empty.sum())
+    note = f"{count} finished runs of vit in no pair: samples_seen, by which its runs are told apart, is empty"
+    assert count > 1
+    assert note in found["notes"]
+
+
+def recipes(runs: pd.DataFrame, of_size: dict[int, str]) -> pd.DataFrame:
+    """A recipe a size."""
+    return runs.assign(recipe=runs["subset_samples"].map(of_size))
+
+
+def test_a_recipe_that_goes_with_the_size_is_no_other_model(tmp_path: Path) -> None:
+    """Figure 4 of the paper tunes weight decay, dropout and label smoothing by size."""
+    by = {1000: "strong", 10_000: "weak", 100_000: "weak"}
+    runs = recipes(runs_table(linear_gap(6.0, 10_000, noise=0.5)), by)
+    found = analyse(load(write_study(tmp_path, runs)))
+    assert [row["pair"] for row in found["verdict"]] == [["vit", "resnet"]]
+    assert [gap["pairs"] for gap in found["crossover"][0]["gaps"]] == [3, 3, 3]
+    text = "1,000 strong, 10,000 weak, 100,000 weak"
+    assert found["notes"] == [f"The recipe of {name} goes with the size ({text})" for name in ("resnet", "vit")]
+    both = pd.concat([runs, recipes(runs, dict.fromkeys(by, "weak"))[:9].assign(run_id=lambda t: "b-" + t["run_id"])])
+    assert set(load(write_study(tmp_path, both)).runs["model"]) == {"vit · strong", "vit · weak", "resnet"}
 
 
 def test_two_schedules_are_two_models_in_epochs_or_in_samples(tmp_path: Path) -> None:
