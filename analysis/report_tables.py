@@ -36,7 +36,8 @@ def transfer_table(tables: Tables) -> list[list[page.Cell]]:
         networks = found[found["features"] != "raw_pixels"]
         for key, part in networks.groupby(["features", "model", "subset_samples"], sort=False):
             features, model, size = map(str, key)
-            rows.append(transfer_row(f"{model}, {features}", evaluation, int(size), part["value"].astype(float)))
+            images = int(float(size))  # pandas writes 1000.0 once a run has none
+            rows.append(transfer_row(f"{model}, {features}", evaluation, images, part["value"].astype(float)))
         raw = evaluation.raw_pixels(tables.transfer)
         if len(raw):
             rows.append(transfer_row("raw pixels", evaluation, None, raw))

@@ -142,6 +142,9 @@ def study_problem(study: dict[str, Any]) -> str:
         items = study.get(name, [])
         if not isinstance(items, list) or not all(isinstance(item, dict) and keys <= set(item) for item in items):
             return f"{name}: no list of objects with {' and '.join(sorted(keys))}"
+    expected = study.get("expected_runs", 1)
+    if isinstance(expected, bool) or not isinstance(expected, int) or expected < 1:
+        return f"expected_runs: {expected!r} is no whole number from 1 on"
     degrees = study.get("rules", {}).get("min_degrees_of_freedom", 1)
     if not isinstance(degrees, int) or degrees < 1:
         return f"rules.min_degrees_of_freedom: {degrees!r} is no whole number from 1 on"
@@ -189,11 +192,13 @@ def read_file(path: Path, columns: dict[str, Column]) -> pd.DataFrame:
         if len(frame.columns) == 1 and mark in frame.columns[0]:
             raise TableError(f"{path}: columns are separated by {name}; save it with commas")
     for column in frame.columns.intersection(list(columns)):
-        if columns[column].kind != "str":
-            try:
-                frame[column] = pd.to_numeric(frame[column])
-            except (ValueError, TypeError) as error:
-                raise TableError(f"{path}: column {column}: cannot be read as numbers ({error})") from error
+        if columns[column].kind == "str":
+            frame[column] = frame[column].astype("string")  # as CSV has it: a model in parquet may be the number 50
+            continue
+        try:
+            frame[column] = pd.to_numeric(frame[column])
+        except (ValueError, TypeError) as error:
+            raise TableError(f"{path}: column {column}: cannot be read as numbers ({error})") from error
     return frame
 
 

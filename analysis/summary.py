@@ -17,8 +17,8 @@ from analysis.crossover import Comparison, compare, sign_change, sign_changes
 from analysis.fits import Fit, fit_each
 from analysis.ladder import ladder, ladder_row, size_said
 from analysis.repeats import is_of_length
-from analysis.results import Tables, pairs_of, scores, transfer_title
-from analysis.verdict import judge, rules_of
+from analysis.results import Tables, evaluations_of, pairs_of, scores, transfer_means, transfer_title
+from analysis.verdict import judge_in, rules_of
 from analysis.words import counted, images, signed
 
 X_AXES = ("images", "exaflops", "device_days")
@@ -76,10 +76,22 @@ def notes_of(tables: Tables, metric: str, scored: int, judged: bool) -> list[str
     notes, finished = list(tables.notes), len(tables.finished)
     if scored < finished:
         lack = "1 lacks it and is" if finished - scored == 1 else f"{finished - scored:,} lack it and are"
-        notes.append(f"Not all of the {counted(finished, 'finished run')} have the metric {metric}: {lack} left out")
+        of = missing_evaluations(tables, metric) if metric.startswith("transfer:") else ""
+        notes.append(
+            f"Not all of the {counted(finished, 'finished run')} have the metric {metric}{of}: {lack} left out"
+        )
     if judged and metric.startswith("transfer:"):
         notes.append("Chance is not known for a transfer metric: min_times_chance leaves out no size")
     return notes
+
+
+def missing_evaluations(tables: Tables, metric: str) -> str:
+    """' (pets, 5-shot, mean per-class accuracy: 9; …)': runs without each part of an average; '' of a single target."""
+    parts = evaluations_of(tables, metric)
+    runs = tables.finished["run_id"]
+    lacking = {part.title: int((~runs.isin(transfer_means(tables, part).index)).sum()) for part in parts}
+    each = "; ".join(f"{title}: {count}" for title, count in lacking.items() if count)
+    return f" ({each})" if len(parts) > 1 else ""
 
 
 def metric_name(tables: Tables, metric: str) -> str:
@@ -103,7 +115,7 @@ def crossover_row(item: Comparison) -> dict[str, Any]:
 
 def verdict_row(item: Comparison, tables: Tables, metric: str) -> dict[str, Any]:
     """The verdict on a comparison by the study's rules."""
-    found = judge(item, rules_of(tables.study), metric)
+    found = judge_in(tables, item, metric)
     return {
         "pair": [item.first, item.second],
         "outcome": found.outcome,

@@ -13,6 +13,7 @@ from statistics import fmean
 from scipy.special import stdtrit
 
 from analysis.crossover import SEVERAL, Comparison, Interval, Rules, around, asked_accuracy, compare, sign_change
+from analysis.repeats import REPEATED
 from analysis.results import TableError, Tables, pairs_of, scores
 from analysis.words import counted, images, signed
 
@@ -56,16 +57,20 @@ def judge_all(tables: Tables) -> list[Verdict]:
     """A verdict for every pair of the study; its sentence says so where runs are missing."""
     study = tables.study
     metric = str(study.get("metric", "best_val_top1"))
-    rules = rules_of(study)
-    table = scores(tables, metric)
-    found = [judge(compare(table, first, second, rules), rules, metric) for first, second in pairs_of(tables)]
-    missing = interim(tables)
-    return [replace(verdict, sentence=f"{missing}: {verdict.sentence}") for verdict in found] if missing else found
+    rules, table = rules_of(study), scores(tables, metric)
+    return [judge_in(tables, compare(table, *pair, rules), metric) for pair in pairs_of(tables)]
+
+
+def judge_in(tables: Tables, comparison: Comparison, metric: str) -> Verdict:
+    """A comparison judged by the study's rules; the sentence says so where runs are missing."""
+    verdict, missing = judge(comparison, rules_of(tables.study), metric), interim(tables)
+    return replace(verdict, sentence=f"{missing}: {verdict.sentence}") if missing else verdict
 
 
 def interim(tables: Tables) -> str:
     """'Interim (12 of 20 runs finished)', '' for a study that is finished: its rules are for all of its runs."""
-    expected, finished = int(tables.study.get("expected_runs") or len(tables.runs)), len(tables.finished)
+    listed = int((tables.runs["state"] != REPEATED).sum())
+    expected, finished = int(tables.study.get("expected_runs") or listed), len(tables.finished)
     return f"Interim ({finished:,} of {counted(expected, 'run')} finished)" if finished < expected else ""
 
 

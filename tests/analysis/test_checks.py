@@ -133,3 +133,33 @@ def test_degrees_of_freedom_are_a_whole_number_from_1_on(tmp_path: Path, value: 
         analyse(load(tmp_path))
     write_study(tmp_path, runs(), rules={"min_degrees_of_freedom": 1})
     assert analyse(load(tmp_path))["verdict"][0]["rules"]["min_degrees_of_freedom"] == 1
+
+
+@pytest.mark.parametrize("value", ["18", "abc", [1], True, 0, -1, 12.5, 1e400])
+def test_the_number_of_planned_runs_is_a_whole_number_from_1_on(tmp_path: Path, value: Any) -> None:
+    write_study(tmp_path, runs(), expected_runs=value)
+    with pytest.raises(TableError, match=r"study\.json: expected_runs: .* is no whole number from 1 on"):
+        load(tmp_path)
+
+
+def test_models_that_are_numbers_in_parquet_are_the_names_that_csv_gives(tmp_path: Path) -> None:
+    frame = runs()
+    frame["model"] = frame["model"].map({"vit": 101, "resnet": 50})
+    write_study(tmp_path, frame, pairs=[["101", "50"]])
+    from_csv = analyse(load(tmp_path))
+    (tmp_path / "runs.csv").unlink()
+    frame.to_parquet(tmp_path / "runs.parquet")
+    assert analyse(load(tmp_path))["verdict"] == from_csv["verdict"]
+    assert [gap["pairs"] for gap in from_csv["crossover"][0]["gaps"]] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("name, value", [("state", True), ("study", [1, 2]), ("dataset", {"a": 1})])
+def test_text_columns_of_parquet_that_hold_something_else_end_without_a_traceback(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    frame = runs()
+    frame[name] = [value] * len(frame)
+    frame.to_parquet(tmp_path / "runs.parquet")
+    tables = load(tmp_path / "runs.parquet")
+    assert set(tables.runs[name]) == {"[1 2]" if name == "study" else str(value)}
+    assert len(tables.finished) == (0 if name == "state" else 18)

@@ -98,8 +98,20 @@ def test_the_average_is_over_targets_and_over_runs_that_have_them_all(tmp_path: 
     found = scores(tables, "transfer:average:5")
     assert found["value"].tolist() == pytest.approx([0.76] * 17)  # of 0.71 and 0.81; the first run lacks one
     assert transfer_title(tables, "transfer:average:5") == "average of 2 targets, 5-shot"
+    assert analyse(tables, metric="transfer:average:5")["notes"][0] == (
+        "Not all of the 18 finished runs have the metric transfer:average:5 (mnist, 5-shot: 1): "
+        "1 lacks it and is left out"
+    )
     with pytest.raises(TableError, match="0 target"):
         scores(tables, "transfer:average:10")
+
+
+def test_sizes_that_pandas_wrote_as_decimals_are_sizes(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "t", runs_table(linear_gap(6.0, 10_000)))
+    table = pd.read_csv(folder / "transfer.csv")
+    table.assign(subset_samples=table["subset_samples"].astype(float)).to_csv(folder / "transfer.csv", index=False)
+    build(folder, tmp_path / "out")
+    assert "| vit, pretrained | digits, 5-shot | top-1 | 10,000 | 71.00 |" in (tmp_path / "out/report.md").read_text()
 
 
 def test_pets_and_flowers_count_by_mean_per_class_in_an_average_where_they_have_it(tmp_path: Path) -> None:

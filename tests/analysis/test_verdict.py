@@ -13,8 +13,9 @@ from analysis.crossover import Interval, Rules
 from analysis.overfitting import sentence as larger_does_worse
 from analysis.report import verdict_card
 from analysis.results import Tables, load
+from analysis.summary import analyse
 from analysis.verdict import Verdict, judge_all, points, rough
-from tests.analysis.studies import PAIR, linear_gap, runs_table
+from tests.analysis.studies import PAIR, linear_gap, runs_table, write_study
 
 
 def verdict(accuracy: object, rules: dict[str, float] | None = None, **options: int) -> Verdict:
@@ -171,3 +172,15 @@ def test_what_rounds_to_nothing_has_no_minus_and_one_is_no_plural() -> None:
     few = verdict(linear_gap(6.0, 2, noise=0.5), sizes=(1,), seeds=2)  # type: ignore[arg-type]
     assert (few.comparison.degrees_of_freedom, few.comparison.gaps[0].size) == (1, 1)
     assert "1 degree of freedom (" in verdict_card(few, {}, few.metric)
+
+
+def test_analyze_says_that_runs_are_missing_and_repeats_are_none(tmp_path: Path) -> None:
+    runs = runs_table(linear_gap(6.0, 10_000, noise=0.5))
+    again = runs.assign(run_id="again-" + runs["run_id"])
+    whole = analyse(load(write_study(tmp_path, pd.concat([runs, again]))))
+    assert whole["verdict"][0]["sentence"].startswith("Reproduced: ")
+    under_way = analyse(load(write_study(tmp_path, runs, expected_runs=20)))
+    assert under_way["verdict"][0]["sentence"].startswith("Interim (18 of 20 runs finished): Reproduced: ")
+    assert under_way["verdict"][0]["outcome"] == "reproduced"
+    failed = runs.assign(state=runs["state"].where(runs.index != 0, "failed"))
+    assert analyse(load(write_study(tmp_path, failed)))["verdict"][0]["sentence"].startswith("Interim (17 of 18 runs")
