@@ -21,7 +21,7 @@ from harness.data.loader import eval_batches
 from harness.data.manifest import open_dataset
 from harness.data.pack import pack
 from harness.models.build import build_model, pre_logits
-from harness.train.evaluate import EVAL_BATCH_SIZE, to_input
+from harness.train.evaluate import eval_batch_size, to_input
 from harness.transfer.features import Setting, extract
 from harness.transfer.fewshot import fitted_scores, support_indices
 
@@ -95,7 +95,7 @@ def feature_ratio(folder: Path) -> tuple[float, float]:
 
     def bare() -> int:
         with torch.no_grad():
-            batches = eval_batches(target, "test", image_size=16, channels=1, batch_size=EVAL_BATCH_SIZE)
+            batches = eval_batches(target, "test", image_size=16, channels=1, batch_size=eval_batch_size(16))
             return sum(len(pre_logits(model, to_input(batch.images, setting.device))) for batch in batches)
 
     pairs = []

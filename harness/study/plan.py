@@ -11,13 +11,13 @@ from harness.data.declared import open_or_declare
 from harness.data.manifest import Dataset
 from harness.data.subset import parse_size
 from harness.errors import ConfigError
+from harness.host import usable_cores
 from harness.models.devices import sustained_flops
 from harness.paths import data_root, runs_root
 from harness.run_folder import study_folder, write_json
 from harness.study import spec
 from harness.study.calibrate import calibration_key
 from harness.study.calibrate import read as read_calibration
-from harness.study.slots import usable_cores
 from harness.submission import is_complete
 
 Calibration = dict[str, dict[str, Any]]

@@ -5,19 +5,16 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import psutil
 
 from harness.cell import Cell
 from harness.config import LauncherConfig
 from harness.errors import HarnessError
+from harness.host import usable_cores, usable_memory_bytes
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 PROCESS_BYTES = 700_000_000  # resident memory of Python, torch and timm on a CPU; measured with the pocket models
 CUDA_PROCESS_BYTES = 3_000_000_000  # with CUDA's libraries and pinned buffers
 SHARE_OF_MEMORY = 0.9
-CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True)
@@ -110,22 +107,6 @@ def need_of(cell: Cell) -> Need:
         memory_bytes=launcher.run_memory_bytes or float(process * launcher.processes),
         gpu_memory_bytes=float(training) if on_gpu else 0.0,
     )
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def usable_memory_bytes() -> float:
-    """Memory of this machine, or of the control group that confines this process."""
-    limits = [float(psutil.virtual_memory().total)]
-    for name in CGROUP_LIMITS:
-        try:
-            limits.append(float(Path(name).read_text()))
-        except (OSError, ValueError):  # not there, or 'max'
-            continue
-    return min(limits)
 
 
 def visible_gpus() -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from harness.train.distributed import ALONE, Ranks
 from harness.train.divergence import DivergedError as DivergedError
 from harness.train.divergence import FiniteWatch, describe_batch
 from harness.train.early_stop import is_better, out_of_patience
-from harness.train.evaluate import EVAL_BATCH_SIZE, Score, evaluate, to_input
+from harness.train.evaluate import Score, eval_batch_size, evaluate, to_input
 from harness.train.optim import build_optimizer, set_learning_rate
 from harness.train.prepare import is_out_of_memory, lay_out, micro_batch_size, out_of_memory, trial, wrap
 from harness.train.schedule import learning_rate, total_steps
@@ -228,7 +228,7 @@ def evaluate_split(job: TrainJob, split: str, positions: np.ndarray | None = Non
         split,
         image_size=job.image_size,
         channels=job.channels,
-        batch_size=EVAL_BATCH_SIZE,
+        batch_size=eval_batch_size(job.image_size),
         positions=positions,
         workers=job.loop.workers,
         rank=ranks.rank,

@@ -24,7 +24,7 @@ from harness.models.build import pre_logits
 from harness.paths import cache_root
 from harness.train import checkpoint
 from harness.train.distributed import ALONE, Ranks
-from harness.train.evaluate import EVAL_BATCH_SIZE, to_input
+from harness.train.evaluate import eval_batch_size, to_input
 
 CACHE_FORMAT = 1
 
@@ -130,7 +130,7 @@ def outputs(call: Callable[[torch.Tensor], torch.Tensor], dataset: Dataset, spli
         split,
         image_size=setting.image_size,
         channels=setting.channels,
-        batch_size=EVAL_BATCH_SIZE,
+        batch_size=eval_batch_size(setting.image_size),
         workers=setting.workers,
         rank=ranks.rank,
         ranks=ranks.count,

@@ -1,6 +1,7 @@
 """Fine-tuning through the training loop: the rate chosen on dev, all images in the end, interruptions without trace."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from harness.data.manifest import Dataset, open_dataset
 from harness.data.on_demand import open_or_pack
 from harness.data.pack import pack
 from harness.data.pixels import Pixels
-from harness.errors import HarnessError
+from harness.errors import ConfigError, HarnessError
 from harness.models.adapt import downstream
 from harness.models.build import build_model
 from harness.train.evaluate import to_input
 from harness.train.loop import StoppedError
+from harness.transfer import finetune
 from harness.transfer.features import labels_of
 from harness.transfer.finetune import Tuning, best_rate, finetune_recipe, finetune_rows
 from tests.transfer.test_evaluate import subject
@@ -229,6 +231,32 @@ def test_one_models_own_image_size_is_said(digits: Dataset, tmp_path: Path, caps
     tuning = Tuning(cfg, digits, subject(), subject().trained(), tmp_path)
     assert tuning.image_size == 24
     assert "vit_pocket is fine-tuned at 24 pixels" in capsys.readouterr().out
+
+
+def test_a_step_takes_as_many_images_at_once_as_memory_holds(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """384 pixels are 2,304 tokens of this network: unfused, 512 images keep 75 GB."""
+    cfg = transfer_config(image_size=384, batch_size=512)
+    monkeypatch.setattr(finetune, "usable_memory_bytes", lambda: 16e9)
+    loop = Tuning(cfg, digits, subject(), {}, tmp_path).loop
+    found = re.fullmatch(
+        r"fine-tuning vit_pocket at 384 pixels: (\d+) images at once \(512 would take at least (\d+) of 16 GB\); "
+        r"the batch stays 512\n",
+        capsys.readouterr().out,
+    )
+    assert found is not None
+    fitting, takes = int(found[1]), int(found[2])
+    assert loop.micro_batch == fitting
+    assert 512 % fitting == 0
+    assert takes * fitting / 512 < 0.4 * 16 < takes * 2 * fitting / 512
+    own = replace(subject(), loop=replace(subject().loop, micro_batch=64))
+    assert Tuning(cfg, digits, own, {}, tmp_path).loop.micro_batch == 64
+    small = replace(cfg, finetune=replace(cfg.finetune, image_size=16))
+    assert Tuning(small, digits, subject(), {}, tmp_path).loop == subject().loop
+    monkeypatch.setattr(finetune, "usable_memory_bytes", lambda: 1e8)
+    with pytest.raises(ConfigError, match=r"at least 0\.1 GB for one image, and this machine has 0\.1 GB a process"):
+        Tuning(cfg, digits, subject(), {}, tmp_path)
 
 
 def test_dev_is_cut_from_training_where_there_is_no_validation(digits: Dataset) -> None:
