@@ -159,7 +159,14 @@ def rung_means(part: pd.DataFrame) -> pd.DataFrame:
 
 def rung_count(part: pd.DataFrame) -> int:
     """How many rungs of different compute a family's usable runs make."""
-    return int(alike(rung_means(part)["compute"]).nunique())
+    return int(rungs_of(part).nunique())
+
+
+def rungs_of(part: pd.DataFrame) -> pd.Series:
+    """For every run of a family which rung it is of, told by exaFLOPs where all are known: seconds of one compute
+    differ by machine and by what else it does."""
+    told_by = "exaflops" if "exaflops" in part.columns and (part["exaflops"] > 0).all() else "compute"
+    return alike(part.groupby(rung_keys(part))[told_by].transform("mean"))
 
 
 def alike(compute: pd.Series) -> pd.Series:

@@ -25,10 +25,14 @@ def ladder(tables: Tables, metric: str, unit: str) -> pd.DataFrame:
 
 
 def with_compute(tables: Tables, metric: str, unit: str) -> pd.DataFrame:
-    """analysis.results.scores with the compute and the rung (samples seen) of every run."""
+    """analysis.results.scores with the compute, the exaFLOPs and the rung (samples seen) of every run."""
     table = scores(tables, metric)
     rows = tables.finished.set_index("run_id").loc[table["run_id"]]
-    return table.assign(compute=compute_of(rows, unit).to_numpy(), rung=rows["samples_seen"].fillna(0).to_numpy())
+    return table.assign(
+        compute=compute_of(rows, unit).to_numpy(),
+        exaflops=compute_of(rows, "exaflops").to_numpy(),
+        rung=rows["samples_seen"].fillna(0).to_numpy(),
+    )
 
 
 def ladder_size(tables: Tables, metric: str) -> int | None:

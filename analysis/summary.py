@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import overfitting
-from analysis.compute_ratio import ComputeRatio, alike, compare_compute, matched_pairs
+from analysis.compute_ratio import ComputeRatio, compare_compute, matched_pairs, rungs_of
 from analysis.crossover import Comparison, compare, sign_change, sign_changes
 from analysis.fits import Fit, fit_each
 from analysis.ladder import ladder, ladder_row, size_said
@@ -151,9 +151,8 @@ def fits_of(tables: Tables, metric: str, x: str) -> dict[str, Fit]:
         table = scores(tables, metric)
         return fit_each(table, "model", table["subset_samples"])
     table = ladder(tables, metric, x)
-    rungs = table.groupby(["family", "model", "rung"])["compute"].transform("mean")  # seconds differ by seed
-    one = rungs.groupby(table["family"]).transform(alike)  # and rungs by less than a rung
-    return fit_each(table, "family", rungs.groupby([table["family"], one]).transform("mean"))
+    rungs = pd.concat([rungs_of(part) for _, part in table.groupby("family")]) if len(table) else table["compute"]
+    return fit_each(table, "family", table["compute"].groupby([table["family"], rungs]).transform("mean"))
 
 
 def fit_rows(tables: Tables, metric: str, x: str) -> list[dict[str, Any]]:

@@ -193,6 +193,9 @@ def test_computes_within_five_per_cent_are_one_rung(tmp_path: Path) -> None:
     assert near["ladder"]["rungs"] == {"ViT": 1, "ResNet": 1}
     assert [row["ratio"] for row in near["compute_ratio"]] == [None]
     assert {row["status"] for row in near["fits"]["rows"]} == {"one rung: no curve can be told from a point"}
+    slow = rates_as_rungs((1.0, 1.2, 1.5)).assign(exaflops_spent=1e-7)  # a machine that did other work too
+    assert analyse(load(write_study(tmp_path, slow)), x="device_days")["ladder"]["rungs"] == {"ViT": 1, "ResNet": 1}
+    assert {row["ratio"] for row in analyse(load(tmp_path))["compute_ratio"]} == {None}
     far = analyse(load(write_study(tmp_path, rates_as_rungs((1.0, 2.0, 4.0)))))
     assert far["ladder"]["rungs"] == {"ViT": 3, "ResNet": 3}
     assert far["compute_ratio"][0]["status"] == "ok"
