@@ -170,10 +170,10 @@ def rungs_of(part: pd.DataFrame) -> pd.Series:
 
 
 def alike(compute: pd.Series) -> pd.Series:
-    """For every compute the least of its rung, which reaches ALIKE above that."""
+    """For every compute the least of its rung, which reaches ALIKE above that; NaN for what is not above zero."""
     least: dict[float, float] = {}
     start = -math.inf
-    for value in sorted(compute.unique()):
+    for value in sorted(compute[compute > 0].unique()):
         start = value if value > (1 + ALIKE) * start or math.isinf(start) else start
         least[value] = start
     return compute.map(least)
@@ -198,7 +198,7 @@ def fit_ladders(parts: list[pd.DataFrame]) -> tuple[list[Curve], str]:
         groups = frame.groupby(rung_keys(frame))["log_error"]
         pure_squares += float(((frame["log_error"] - groups.transform("mean")) ** 2).sum())
         pure_freedom += len(frame) - groups.ngroups
-    orders = [2 if len(mean) >= PARABOLA_RUNGS else 1 for mean in means]
+    orders = [2 if rung_count(part) >= PARABOLA_RUNGS else 1 for part in parts]
     by_run = [fit_curve(frame, order) for frame, order in zip(frames, orders, strict=True)]
     freedom = sum(curve.freedom for curve in by_run) - pure_freedom
     if pure_freedom > 0:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compute_ratio import MIN_RUNGS, rung_count, usable
+from analysis.compute_ratio import MIN_RUNGS, alike, rung_count, usable
 from analysis.results import Tables, scores
 from analysis.words import images
 
@@ -31,7 +31,7 @@ def with_compute(tables: Tables, metric: str, unit: str) -> pd.DataFrame:
     return table.assign(
         compute=compute_of(rows, unit).to_numpy(),
         exaflops=compute_of(rows, "exaflops").to_numpy(),
-        rung=rows["samples_seen"].fillna(0).to_numpy(),
+        rung=rows.groupby("model")["samples_seen"].transform(alike).fillna(0).to_numpy(),
     )
 
 

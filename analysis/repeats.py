@@ -9,6 +9,7 @@ from harness.results_schema import FRACTION_METRICS, TRANSFER
 
 SERIES = " · "  # between a model and its recipe or length
 SAMPLES, EPOCHS = "samples seen", "epochs"  # units of a length
+LENGTH = rf"{SERIES}[^·]* ({SAMPLES}|{EPOCHS})$"  # at the end of a model's name
 ALIKE = 0.05  # lengths that differ by less are one: epochs end with a whole batch
 SAME_RUN = ["model", "subset_samples", "draw", "seed"]  # model with its recipe and length
 SAME_ROW = [
@@ -60,7 +61,8 @@ def notes_on_lengths(runs: pd.DataFrame, named: pd.DataFrame) -> list[str]:
                 "apart, is empty"
             )
         known = part[part["samples_seen"].notna()]
-        if not known.duplicated(SAME_RUN).any():  # each was trained once: nobody compares lengths here
+        lengths = known.assign(length=named["model"]).groupby(SAME_RUN)["length"].nunique()
+        if not (lengths > 1).any():  # each was trained for one: nobody compares lengths here
             least, most = known["samples_seen"].min(), known["samples_seen"].max()
             notes.append(
                 f"Runs of {model} differ in samples_seen on one size and are told apart by it ({least:,.0f} to "
@@ -154,6 +156,16 @@ def mark_repeats(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         f"Left out: {names}"
     )
     return runs, [note]
+
+
+def missing_runs(runs: pd.DataFrame) -> int:
+    """Unfinished runs, of a model, size, draw and seed once, that no finished run was made in place of."""
+    cells = (
+        runs[SAME_RUN].astype("string").assign(model=runs["model"].astype("string").str.replace(LENGTH, "", regex=True))
+    )
+    finished = cells[runs["state"] == "finished"].itertuples(index=False, name=None)
+    others = cells[~runs["state"].isin(["finished", REPEATED])].fillna("").itertuples(index=False, name=None)
+    return len(set(others) - set(finished))
 
 
 def times_of(column: pd.Series) -> pd.Series:

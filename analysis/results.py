@@ -193,7 +193,8 @@ def read_file(path: Path, columns: dict[str, Column]) -> pd.DataFrame:
             raise TableError(f"{path}: columns are separated by {name}; save it with commas")
     for column in frame.columns.intersection(list(columns)):
         if columns[column].kind == "str":
-            frame[column] = frame[column].astype("string")  # as CSV has it: a model in parquet may be the number 50
+            texts = frame[column].astype("string")  # as CSV has it: a model in parquet may be the number 50 …
+            frame[column] = texts.mask(texts == "")  # … and an empty text is none
             continue
         try:
             frame[column] = pd.to_numeric(frame[column])
@@ -242,8 +243,9 @@ def with_defaults(runs: pd.DataFrame) -> pd.DataFrame:
     frame = runs.reindex(columns=[*RUNS, *[name for name in runs.columns if name not in RUNS]]).reset_index(drop=True)
     frame["draw"] = frame["draw"].fillna(0)
     frame["family"] = family_names(frame["family"])
-    here = frame.groupby(["model", "subset_samples"])["recipe"].transform("nunique")
-    several = here.groupby(frame["model"]).transform("max") > 1
+    finished = frame[frame["state"] == "finished"]
+    here = finished.groupby(["model", "subset_samples"])["recipe"].nunique()
+    several = frame["model"].isin(here[here > 1].index.get_level_values("model"))
     named = frame["model"].astype("string") + SERIES + frame["recipe"].astype("string").fillna("?")
     frame["model"] = frame["model"].where(~several, named)
     return frame

@@ -151,6 +151,7 @@ def fits_of(tables: Tables, metric: str, x: str) -> dict[str, Fit]:
         table = scores(tables, metric)
         return fit_each(table, "model", table["subset_samples"])
     table = ladder(tables, metric, x)
+    table = table[table["compute"] > 0]
     rungs = pd.concat([rungs_of(part) for _, part in table.groupby("family")]) if len(table) else table["compute"]
     return fit_each(table, "family", table["compute"].groupby([table["family"], rungs]).transform("mean"))
 

@@ -13,7 +13,7 @@ from statistics import fmean
 from scipy.special import stdtrit
 
 from analysis.crossover import SEVERAL, Comparison, Interval, Rules, around, asked_accuracy, compare, sign_change
-from analysis.repeats import REPEATED
+from analysis.repeats import missing_runs
 from analysis.results import TableError, Tables, pairs_of, scores
 from analysis.words import counted, images, signed
 
@@ -69,8 +69,8 @@ def judge_in(tables: Tables, comparison: Comparison, metric: str) -> Verdict:
 
 def interim(tables: Tables) -> str:
     """'Interim (12 of 20 runs finished)', '' for a study that is finished: its rules are for all of its runs."""
-    listed = int((tables.runs["state"] != REPEATED).sum())
-    expected, finished = int(tables.study.get("expected_runs") or listed), len(tables.finished)
+    finished = len(tables.finished)
+    expected = int(tables.study.get("expected_runs") or finished + missing_runs(tables.runs))
     return f"Interim ({finished:,} of {counted(expected, 'run')} finished)" if finished < expected else ""
 
 
