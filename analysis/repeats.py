@@ -160,9 +160,8 @@ def mark_repeats(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 def missing_runs(runs: pd.DataFrame) -> int:
     """Unfinished runs, of a model, size, draw and seed once, that no finished run was made in place of."""
-    cells = (
-        runs[SAME_RUN].astype("string").assign(model=runs["model"].astype("string").str.replace(LENGTH, "", regex=True))
-    )
+    cells = runs[SAME_RUN].astype("string")
+    cells["model"] = cells["model"].str.replace(LENGTH, "", regex=True)
     finished = cells[runs["state"] == "finished"].itertuples(index=False, name=None)
     others = cells[~runs["state"].isin(["finished", REPEATED])].fillna("").itertuples(index=False, name=None)
     return len(set(others) - set(finished))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, stdev
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from harness.config import ModelConfig, TrainConfig, TransferConfig
 from harness.data.manifest import Dataset, dataset_folder, open_dataset
 from harness.data.on_demand import open_or_pack
 from harness.errors import ConfigError, DatasetError, HarnessError
-from harness.experiment import device_of, prepare_torch, run_transfer, subject_of
+from harness.experiment import RESTORE, device_of, prepare_torch, run_transfer, subject_of
 from harness.models.build import build_model
 from harness.models.checkpoints import Imported, import_checkpoint
 from harness.models.compute import count
@@ -42,6 +43,7 @@ from harness.train import checkpoint
 from harness.train.distributed import ALONE, Ranks, joined
 from harness.train.loop import StoppedError, best_path
 from harness.transfer.check import check_transfer
+from harness.transfer.evaluate import in_turn
 from harness.transfer.metrics import average_5
 from harness.transfer.subject import Subject
 
@@ -180,7 +182,7 @@ def transfer_run(folder: Path, configs: list[TransferConfig], ranks: Ranks) -> s
     if not todo:
         return None
     if not best_path(folder).exists():
-        return f"{best_path(folder)} is not here: transfer needs the checkpoint ({todo[0]})"
+        return f"{best_path(folder)} is not here: transfer needs the checkpoint ({todo[0]}); {RESTORE}"
     config = frozen.config
     dataset = open_dataset(dataset_folder(config.data, data_root()), allow_shell=config.data.allow_shell)
     cell = resolve(config, dataset)
@@ -199,6 +201,10 @@ def transfer_run(folder: Path, configs: list[TransferConfig], ranks: Ranks) -> s
 def each_target(folder: Path, configs: list[TransferConfig], subject: Subject, dataset: Dataset | None) -> str | None:
     """Evaluate every target, one that cannot be leaving the others alone; None, or what is wrong with those."""
     problems = []
+    try:
+        in_turn(subject.ranks, lambda: check_writable(transfer_file(folder, "").parent))
+    except HarnessError as error:
+        return str(error)
     for target in configs:
         try:
             run_transfer(folder, target, transfer_id(target), subject, dataset)
@@ -207,6 +213,16 @@ def each_target(folder: Path, configs: list[TransferConfig], subject: Subject, d
         except HarnessError as error:
             problems.append(str(error))
     return "\n".join(problems) or None
+
+
+def check_writable(folder: Path) -> None:
+    """Raise HarnessError, before anything is computed, where results could not be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise HarnessError(f"{folder}: results cannot be written there ({error.strerror})") from error
 
 
 def locked(folder: Path, config: TrainConfig, ranks: Ranks, evaluate: Callable[[], str | None]) -> str | None:

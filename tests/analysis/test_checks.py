@@ -163,3 +163,14 @@ def test_text_columns_of_parquet_that_hold_something_else_end_without_a_tracebac
     tables = load(tmp_path / "runs.parquet")
     assert set(tables.runs[name]) == {"[1 2]" if name == "study" else str(value)}
     assert len(tables.finished) == (0 if name == "state" else 18)
+
+
+def test_an_empty_text_in_parquet_is_none_as_in_csv(tmp_path: Path) -> None:
+    frame = runs().assign(recipe=["", "weak"] * 9)
+    frame.to_parquet(tmp_path / "runs.parquet")
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    for name in ("runs.parquet", "runs.csv"):
+        assert set(load(tmp_path / name).runs["model"]) == {"vit", "resnet"}
+    frame.assign(model="").to_parquet(tmp_path / "runs.parquet")
+    with pytest.raises(TableError, match="column model: empty in 18 finished runs"):
+        load(tmp_path / "runs.parquet")

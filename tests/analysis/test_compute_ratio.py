@@ -201,6 +201,35 @@ def test_computes_within_five_per_cent_are_one_rung(tmp_path: Path) -> None:
     assert far["compute_ratio"][0]["status"] == "ok"
 
 
+def test_a_run_without_compute_moves_no_rung(tmp_path: Path) -> None:
+    """Error 0.5 (compute)^-0.3 of four rungs; the second one's exaFLOPs are not known."""
+    runs = study(tmp_path, (1000,)).runs
+    whole = {row["name"]: row for row in analyse(study(tmp_path, (1000,)), "exaflops")["fits"]["rows"]}
+    runs = runs.assign(exaflops_spent=runs["exaflops_spent"].mask(runs["model"] == "ViT-2"))
+    runs.to_csv(tmp_path / "mine.csv", index=False)
+    found = {row["name"]: row for row in analyse(load(tmp_path / "mine.csv"), "exaflops")["fits"]["rows"]}
+    assert found["ResNet"] == whole["ResNet"]
+    assert found["ViT"]["rungs"] == 3
+    assert found["ViT"]["parameters"]["b"] == pytest.approx(0.3, abs=0.01)
+
+
+def test_a_parabola_takes_five_rungs_and_not_five_models() -> None:
+    """Three rungs of two models each: as many observations as six rungs, on a curve that bends."""
+    table = ladder(0.5, 0.001, rungs=(1.0, 2.0, 4.0))
+    both = pd.concat([table, table.assign(model=table["model"] + "b", compute=1.01 * table["compute"])])
+    bent = both.assign(value=both["value"] - 0.02 * np.log2(both["compute"]) ** 2)
+    found = compare_compute(bent, "ViT", "ResNet", "exaflops")
+    assert (found.observations, found.degrees_of_freedom) == ("means of rungs", 2 * (6 - 2))  # a parabola: 2 * (6 - 3)
+
+
+def test_lengths_that_differ_by_a_batch_are_one_rung(tmp_path: Path) -> None:
+    runs = study(tmp_path, (1000,)).runs
+    for seen in (100_000, 100_000 + 70 * runs["seed"]):
+        runs.assign(samples_seen=seen).to_csv(tmp_path / "mine.csv", index=False)
+        (row,) = analyse(load(tmp_path / "mine.csv"))["compute_ratio"]
+        assert (row["degrees_of_freedom"], row["observations"]) == (12, "runs")  # 16 runs, two lines
+
+
 def test_rungs_are_counted_in_the_unit_that_makes_ladders(tmp_path: Path) -> None:
     runs = rates_as_rungs((1.0, 2.0, 4.0))
     of_resnet = (runs["device_seconds_train"] * 1e-9).where(runs["family"] == "ResNet")

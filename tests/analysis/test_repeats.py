@@ -182,6 +182,22 @@ def test_a_recipe_that_goes_with_the_size_is_no_other_model(tmp_path: Path) -> N
     assert set(load(write_study(tmp_path, both)).runs["model"]) == {"vit · strong", "vit · weak", "resnet"}
 
 
+def test_a_failed_run_of_another_recipe_splits_nothing(tmp_path: Path) -> None:
+    runs = runs_table(linear_gap(6.0, 10_000, noise=0.5)).assign(recipe="weak")
+    failed = runs[:1].assign(run_id="failed", state="failed", recipe="strong")
+    tables = load(write_study(tmp_path, pd.concat([runs, failed])))
+    assert set(tables.runs["model"]) == {"vit", "resnet"}
+
+
+def test_a_mere_repeat_leaves_the_note_on_lengths(tmp_path: Path) -> None:
+    runs = by_size(ODD)
+    runs.loc[runs.index[4], "samples_seen"] = 85_000
+    notes = analyse(load(write_study(tmp_path, runs)))["notes"]
+    assert notes[0].startswith("Runs of resnet differ in samples_seen on one size")
+    again = pd.concat([runs, runs[3:4].assign(run_id="again")])
+    assert analyse(load(write_study(tmp_path, again)))["notes"][0] == notes[0]
+
+
 def test_two_schedules_are_two_models_in_epochs_or_in_samples(tmp_path: Path) -> None:
     twice = {size: [*several, 2 * several[0]] for size, several in ODD.items()}
     assert set(models(tmp_path, by_size(twice))) == {f"{m} · {n}0 epochs" for m in ("vit", "resnet") for n in (1, 2)}

@@ -184,3 +184,7 @@ def test_analyze_says_that_runs_are_missing_and_repeats_are_none(tmp_path: Path)
     assert under_way["verdict"][0]["outcome"] == "reproduced"
     failed = runs.assign(state=runs["state"].where(runs.index != 0, "failed"))
     assert analyse(load(write_study(tmp_path, failed)))["verdict"][0]["sentence"].startswith("Interim (17 of 18 runs")
+    redone = pd.concat([runs, runs[:1].assign(run_id="first-try", state="failed")])
+    assert analyse(load(write_study(tmp_path, redone)))["verdict"][0]["sentence"].startswith("Reproduced: ")
+    twice = pd.concat([failed, failed[:1].assign(run_id="second-try")])
+    assert analyse(load(write_study(tmp_path, twice)))["verdict"][0]["sentence"].startswith("Interim (17 of 18 runs")

@@ -124,6 +124,23 @@ def test_a_finished_runs_checkpoint_that_is_damaged_or_anothers_is_told(run: Pat
     harness("transfer", str(run), "transfer=digits", "transfer.shots=[2]")
 
 
+def test_a_place_that_takes_no_results_is_told_before_anything_is_computed(run: Path) -> None:
+    folder = run / "transfer"
+    folder.rename(run / "elsewhere")
+    folder.touch()
+    done = harness("transfer", str(run), "transfer=digits", "transfer.shots=[2]", check=False)
+    assert done.returncode == 1
+    assert f"{folder}: results cannot be written there (File exists)" in done.stderr
+    assert "Traceback" not in done.stderr
+    folder.unlink()
+    (run / "elsewhere").rename(folder)
+    (run / "checkpoints" / "best.safetensors").unlink()
+    done = harness("transfer", str(run), "transfer=digits", "transfer.shots=[2]", check=False)
+    assert done.returncode == 1
+    assert "is not here: transfer needs the checkpoint" in done.stderr
+    assert "delete result.json and checkpoints/, and `harness run` makes both again" in done.stderr
+
+
 def test_a_checkpoint_from_elsewhere_gets_the_same_rows(run: Path, tmp_path: Path, roots: Path) -> None:
     """Our own best checkpoint, as a file: what transfer of the run says, transfer of the file says too."""
     best = run / "checkpoints" / "best.safetensors"
