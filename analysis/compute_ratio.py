@@ -18,6 +18,7 @@ from scipy.stats import f as f_distribution
 from scipy.stats import t as t_distribution
 
 from analysis.crossover import Interval
+from analysis.repeats import alike
 from analysis.words import counted
 
 Floats = NDArray[np.float64]
@@ -25,7 +26,6 @@ LEVELS = 9
 MIN_RUNGS = 3
 PARABOLA_RUNGS = 5
 SMALL_P = 0.05
-ALIKE = 0.05  # computes that differ by less are one rung: matched models, and the timing of one
 
 
 @dataclass(frozen=True)
@@ -167,16 +167,6 @@ def rungs_of(part: pd.DataFrame) -> pd.Series:
     differ by machine and by what else it does."""
     told_by = "exaflops" if "exaflops" in part.columns and (part["exaflops"] > 0).all() else "compute"
     return alike(part.groupby(rung_keys(part))[told_by].transform("mean"))
-
-
-def alike(compute: pd.Series) -> pd.Series:
-    """For every compute the least of its rung, which reaches ALIKE above that; NaN for what is not above zero."""
-    least: dict[float, float] = {}
-    start = -math.inf
-    for value in sorted(compute[compute > 0].unique()):
-        start = value if value > (1 + ALIKE) * start or math.isinf(start) else start
-        least[value] = start
-    return compute.map(least)
 
 
 def in_logs(part: pd.DataFrame) -> pd.DataFrame:

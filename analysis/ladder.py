@@ -4,7 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compute_ratio import MIN_RUNGS, alike, rung_count, usable
+from analysis.compute_ratio import MIN_RUNGS, rung_count, usable
+from analysis.repeats import alike
 from analysis.results import Tables, scores
 from analysis.words import images
 
@@ -57,7 +58,10 @@ def rungs_by_size(tables: Tables, metric: str) -> dict[int, dict[str, int]]:
         ladders = max((min(2, ladders_in(here)) for here in rungs.values()), default=0)
         return ladders, any(count for here in rungs.values() for count in here.values())
 
-    return max((rungs_in(tables, metric, unit) for unit in ("exaflops", "device_days")), key=worth)
+    in_exaflops = rungs_in(tables, metric, "exaflops")
+    if worth(in_exaflops) == (2, True):  # as good as it gets
+        return in_exaflops
+    return max(in_exaflops, rungs_in(tables, metric, "device_days"), key=worth)
 
 
 def rungs_in(tables: Tables, metric: str, unit: str) -> dict[int, dict[str, int]]:

@@ -10,7 +10,7 @@ from harness.results_schema import FRACTION_METRICS, TRANSFER
 SERIES = " · "  # between a model and its recipe or length
 SAMPLES, EPOCHS = "samples seen", "epochs"  # units of a length
 LENGTH = rf"{SERIES}[^·]* ({SAMPLES}|{EPOCHS})$"  # at the end of a model's name
-ALIKE = 0.05  # lengths that differ by less are one: epochs end with a whole batch
+ALIKE = 0.05  # lengths that differ by less are one: epochs end with a whole batch; computes too: timing, matched models
 SAME_RUN = ["model", "subset_samples", "draw", "seed"]  # model with its recipe and length
 SAME_ROW = [
     name for name in TRANSFER if name not in ("model", "family", "subset_samples", "draw", "seed", "value")
@@ -73,15 +73,11 @@ def notes_on_lengths(runs: pd.DataFrame, named: pd.DataFrame) -> list[str]:
 
 def lengths_of(runs: pd.DataFrame) -> pd.Series:
     """For every run of one model, ` · LENGTH`, in samples seen or in epochs, whichever tells fewer series apart."""
-    keys = list(zip(runs["subset_samples"].astype(float), runs["samples_seen"].astype(float), strict=True))
+    lengths = runs["samples_seen"].astype(float).groupby(runs["subset_samples"]).transform(alike)
+    keys = list(zip(runs["subset_samples"].astype(float), lengths, strict=True))
     sizes: dict[float, list[float]] = {}
-    lengths = {}  # by size and samples seen: the least that counts as the same
     for size, seen in sorted(set(keys)):
-        known = sizes.setdefault(size, [])
-        if not known or seen > (1 + ALIKE) * known[-1]:
-            known.append(seen)
-        lengths[size, seen] = known[-1]
-    keys = [(size, lengths[size, seen]) for size, seen in keys]
+        sizes.setdefault(size, []).append(seen)
     in_samples, in_epochs = series_of(sizes, SAMPLES), series_of(sizes, EPOCHS)
     unit, (_, _, series) = (SAMPLES, in_samples) if in_samples[:2] <= in_epochs[:2] else (EPOCHS, in_epochs)
     amounts: dict[int, set[float]] = {}
@@ -89,6 +85,16 @@ def lengths_of(runs: pd.DataFrame) -> pd.Series:
         amounts.setdefault(series[size, seen], set()).add(amount_of(size, seen, unit))
     names = {number: length_name(every, unit) for number, every in amounts.items()}
     return pd.Series([SERIES + names[series[key]] for key in keys], runs.index, dtype="string")
+
+
+def alike(amounts: pd.Series) -> pd.Series:
+    """For every amount the least that counts as the same, up to ALIKE below it; NaN for what is not above zero."""
+    least: dict[float, float] = {}
+    start = -math.inf
+    for value in sorted(amounts[amounts > 0].unique()):
+        start = value if value > (1 + ALIKE) * start or math.isinf(start) else start
+        least[value] = start
+    return amounts.map(least)
 
 
 def series_of(sizes: dict[float, list[float]], unit: str) -> tuple[int, float, dict[tuple[float, float], int]]:

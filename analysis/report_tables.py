@@ -35,9 +35,9 @@ def transfer_table(tables: Tables) -> list[list[page.Cell]]:
         found = evaluation.rows(tables.transfer)
         networks = found[found["features"] != "raw_pixels"]
         for key, part in networks.groupby(["features", "model", "subset_samples"], sort=False):
-            features, model, size = map(str, key)
-            images = int(float(size))  # pandas writes 1000.0 once a run has none
-            rows.append(transfer_row(f"{model}, {features}", evaluation, images, part["value"].astype(float)))
+            features, model, _ = key
+            size = int(part["subset_samples"].iloc[0])
+            rows.append(transfer_row(f"{model}, {features}", evaluation, size, part["value"].astype(float)))
         raw = evaluation.raw_pixels(tables.transfer)
         if len(raw):
             rows.append(transfer_row("raw pixels", evaluation, None, raw))

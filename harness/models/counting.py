@@ -21,7 +21,7 @@ from harness.errors import ConfigError
 from harness.models.build import build_model
 from harness.models.compute import Cost
 from harness.models.convolutions import ConvolutionFlops
-from harness.models.memory import activation_bytes
+from harness.models.memory import activation_bytes, fewest_images
 from harness.models.meta_shapes import ShapesOnly
 from harness.models.precision import attention_path
 
@@ -30,8 +30,7 @@ def count_afresh(cfg: ModelConfig, num_classes: int, channels: int) -> dict[str,
     """As `harness.models.compute.count`, without the cache: the cost by convention, both from one step."""
     with attention_path("fused"):  # whatever the process does otherwise
         model = build_model(cfg, num_classes, channels, device="meta")
-    batch = 2 if cfg.timm else 1  # batch norm over one pixel needs two
-    images = torch.empty(batch, channels, cfg.image_size, cfg.image_size, device="meta")
+    images = fewest_images(cfg, channels)
     try:
         return count_module(model, images)
     except (AssertionError, RuntimeError, ValueError) as error:

@@ -36,12 +36,17 @@ def step_bytes(cfg: ModelConfig, num_classes: int, channels: int, attention: str
     """
     with attention_path(attention):
         model = build_model(cfg, num_classes, channels, device="meta")
-    batch = 2 if cfg.timm else 1  # batch norm over one pixel needs two
-    images = torch.empty(batch, channels, cfg.image_size, cfg.image_size, device="meta")
+    images = fewest_images(cfg, channels)
     with ShapesOnly():
-        kept = activation_bytes(model, images) / batch
+        kept = activation_bytes(model, images) / len(images)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return lambda count: 12.0 * parameters + kept * count
+
+
+def fewest_images(cfg: ModelConfig, channels: int) -> Tensor:
+    """The smallest batch (B, C, H, W) that a training step of `cfg` takes, on the meta device."""
+    batch = 2 if cfg.timm else 1  # batch norm over one pixel needs two
+    return torch.empty(batch, channels, cfg.image_size, cfg.image_size, device="meta")
 
 
 class _FlashAttention(torch.autograd.Function):
