@@ -76,6 +76,7 @@ class TrainJob:
     eval_positions: np.ndarray | None = None  # of that split; None = all of it
     patience: int = 0  # evaluations without a better one that end training; 0 = never (harness.train.early_stop)
     loop: LoopConfig = field(default_factory=LoopConfig)
+    fits: Callable[[int], bool] | None = None  # so many images at once, in host memory; a GPU is asked by trying
     ranks: Ranks = ALONE
     flops_per_image: float = 0.0  # of training, for the progress line; 0 = not known
     peak_flops: float = 0.0  # of all devices together
@@ -260,9 +261,9 @@ def training_batches(job: TrainJob, samples_seen: int) -> Any:
 
 
 def find_micro_batch(job: TrainJob, progress: Progress) -> int:
-    """Images of a rank at once: as configured, as before, or the most that a probe on a GPU finds room for."""
+    """Images of a rank at once: as configured, as before, or the most that there is room for."""
     shape = (job.channels, job.image_size, job.image_size)
-    fits = trial(job.model, job.recipe, job.precision, shape, job.device) if job.device.type == "cuda" else None
+    fits = trial(job.model, job.recipe, job.precision, shape, job.device) if job.device.type == "cuda" else job.fits
     share = job.recipe.batch_size // job.ranks.count
     return micro_batch_size(share, job.loop.micro_batch, progress.micro_batch, job.ranks, fits)
 

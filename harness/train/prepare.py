@@ -47,7 +47,7 @@ def micro_batch_size(
         share: images of a batch that this rank takes.
         wished: loop.micro_batch; comes first.
         known: what an interrupted run used, 0 for none; float sums then stay the same.
-        fits: tries a size on the device; None where nothing can be learnt by trying (a CPU).
+        fits: whether so many fit; None where that is not known.
     """
     size = min(wished or known or share, share)
     size = next(number for number in range(size, 0, -1) if share % number == 0)

@@ -8,7 +8,7 @@ once a seed, after training, and decides nothing.
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from harness.config import FinetuneConfig, LoopConfig, RecipeConfig, TransferConfig
+from harness.config import FinetuneConfig, RecipeConfig, TransferConfig
 from harness.data.joined import dev_window, full_training_split
 from harness.data.manifest import Dataset
 from harness.data.subset import Window, window
@@ -34,7 +34,7 @@ from harness.transfer.subject import Subject
 
 Row = dict[str, Any]
 DIVERGED = -1.0
-SHARE_OF_MEMORY = 0.4  # of a process's part, that a micro-batch may take by the estimate, which is a least
+SHARE_FOR_A_STEP = 0.4  # of a process's memory, by an estimate that is a least
 
 
 def finetune_rows(
@@ -73,36 +73,39 @@ def best_rate(scores: Mapping[float, float]) -> float:
     return min(rate for rate, score in scores.items() if score == best)
 
 
-def loop_that_fits(cfg: TransferConfig, subject: Subject, image_size: int, num_classes: int) -> LoopConfig:
-    """The subject's loop with a micro-batch that host memory holds; the kernel would kill this process, or another one.
+def host_memory_fits(
+    cfg: TransferConfig, subject: Subject, image_size: int, num_classes: int
+) -> Callable[[int], bool] | None:
+    """Whether a step on so many images at once fits in host memory; the kernel would kill this process, or another one.
 
-    A published resolution on a processor is soon there: 384 pixels in patches of 4 are 9,216 tokens. On a GPU the
-    training loop finds a size by trying. Raises ConfigError where one image is too much.
+    A published resolution on a processor is soon there: 384 pixels in patches of 4 are 9,216 tokens. None on a GPU,
+    which the training loop asks by trying. Raises ConfigError where one image is too much.
     """
     assert cfg.finetune is not None
-    loop = subject.loop
-    if subject.device.type != "cpu" or loop.micro_batch:
-        return loop
-    share = -(-cfg.finetune.batch_size // subject.ranks.count)
+    ranks = subject.ranks
+    if subject.device.type != "cpu":
+        return None
+    share = -(-cfg.finetune.batch_size // ranks.count)
     config = replace(subject.config, image_size=image_size, head="linear")
     needs = step_bytes(config, num_classes, subject.channels, subject.attention)
     has = usable_memory_bytes() / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    sizes = [images for images in range(share, 0, -1) if share % images == 0 and needs(images) < SHARE_OF_MEMORY * has]
-    size = subject.ranks.least(sizes[0] if sizes else 0)
-    if size == 0:
+
+    def fits(images: int) -> bool:
+        return needs(images) < SHARE_FOR_A_STEP * has
+
+    if not ranks.least(int(fits(1))):
         raise ConfigError(
             f"fine-tuning {config.name} at {image_size} pixels takes at least {needs(1) / 1e9:,.1f} GB for one image, "
             f"and this machine has {has / 1e9:,.1f} GB a process: set a smaller transfer.finetune.image_size"
         )
-    if size == share:
-        return loop
-    if subject.ranks.first:
+    if not subject.loop.micro_batch and not ranks.least(int(fits(share))) and ranks.first:
         print(
-            f"fine-tuning {config.name} at {image_size} pixels: {size} images at once ({share} would take at least "
-            f"{needs(share) / 1e9:,.0f} of {has / 1e9:,.0f} GB); the batch stays {cfg.finetune.batch_size}",
+            f"fine-tuning {config.name} at {image_size} pixels: {share} images at once would take at least "
+            f"{needs(share) / 1e9:,.0f} of {has / 1e9:,.0f} GB, so they are taken in parts; the batch stays "
+            f"{cfg.finetune.batch_size}",
             flush=True,
         )
-    return replace(loop, micro_batch=size)
+    return fits
 
 
 class Tuning:
@@ -121,7 +124,7 @@ class Tuning:
         self.image_size = self.options.image_sizes.get(name, own)
         if self.image_size != own and subject.ranks.first:
             print(f"{name} is fine-tuned at {self.image_size} pixels (transfer.finetune.image_sizes)", flush=True)
-        self.loop = loop_that_fits(cfg, subject, self.image_size, target.num_classes)
+        self.fits = host_memory_fits(cfg, subject, self.image_size, target.num_classes)
 
     def dev_score(self, rate: float) -> float:
         """Dev result of a learning rate with the first seed, by the target's first metric; DIVERGED where it did."""
@@ -178,7 +181,8 @@ class Tuning:
             folder=folder,
             eval_split="train",
             eval_positions=dev,
-            loop=self.loop,
+            loop=subject.loop,
+            fits=self.fits,
             ranks=subject.ranks,
         )
 

@@ -11,17 +11,18 @@ import torch
 from PIL import Image
 
 from harness.compose import compose
-from harness.config import FinetuneConfig
+from harness.config import FinetuneConfig, LoopConfig, TransferConfig
 from harness.data.joined import dev_window, full_training_split
 from harness.data.manifest import Dataset, open_dataset
 from harness.data.on_demand import open_or_pack
 from harness.data.pack import pack
 from harness.data.pixels import Pixels
+from harness.data.subset import window
 from harness.errors import ConfigError, HarnessError
 from harness.models.adapt import downstream
 from harness.models.build import build_model
 from harness.train.evaluate import to_input
-from harness.train.loop import StoppedError
+from harness.train.loop import Progress, StoppedError, TrainJob, find_micro_batch
 from harness.transfer import finetune
 from harness.transfer.features import labels_of
 from harness.transfer.finetune import Tuning, best_rate, finetune_recipe, finetune_rows
@@ -39,7 +40,7 @@ OPTIONS = FinetuneConfig(
 )
 
 
-def transfer_config(**changes: object):  # type: ignore[no-untyped-def]
+def transfer_config(**changes: object) -> TransferConfig:
     options = replace(OPTIONS, **changes)  # type: ignore[arg-type]
     return replace(compose(["transfer=digits"]).transfer, protocol="finetune", finetune=options, baselines=False)
 
@@ -239,21 +240,27 @@ def test_a_step_takes_as_many_images_at_once_as_memory_holds(
     """384 pixels are 2,304 tokens of this network: unfused, 512 images keep 75 GB."""
     cfg = transfer_config(image_size=384, batch_size=512)
     monkeypatch.setattr(finetune, "usable_memory_bytes", lambda: 16e9)
-    loop = Tuning(cfg, digits, subject(), {}, tmp_path).loop
+
+    def job_of(cfg: TransferConfig, loop: LoopConfig) -> TrainJob:
+        whose = replace(subject(), loop=loop)
+        tuning = Tuning(cfg, digits, whose, whose.trained(), tmp_path)
+        return tuning.job(tmp_path / "run", window(100, 100, 0), 0.01, 0, np.arange(1))
+
+    job = job_of(cfg, LoopConfig())
     found = re.fullmatch(
-        r"fine-tuning vit_pocket at 384 pixels: (\d+) images at once \(512 would take at least (\d+) of 16 GB\); "
-        r"the batch stays 512\n",
+        r"fine-tuning vit_pocket at 384 pixels: 512 images at once would take at least (\d+) of 16 GB, so they are "
+        r"taken in parts; the batch stays 512\n",
         capsys.readouterr().out,
     )
     assert found is not None
-    fitting, takes = int(found[1]), int(found[2])
-    assert loop.micro_batch == fitting
+    fitting, takes = find_micro_batch(job, Progress()), int(found[1])
     assert 512 % fitting == 0
     assert takes * fitting / 512 < 0.4 * 16 < takes * 2 * fitting / 512
-    own = replace(subject(), loop=replace(subject().loop, micro_batch=64))
-    assert Tuning(cfg, digits, own, {}, tmp_path).loop.micro_batch == 64
+    assert find_micro_batch(job, Progress(micro_batch=2 * fitting)) == 2 * fitting  # gone on with as it was begun
+    assert find_micro_batch(job_of(cfg, LoopConfig(micro_batch=64)), Progress()) == 64
     small = replace(cfg, finetune=replace(cfg.finetune, image_size=16))
-    assert Tuning(small, digits, subject(), {}, tmp_path).loop == subject().loop
+    assert find_micro_batch(job_of(small, LoopConfig()), Progress()) == 512
+    assert capsys.readouterr().out == ""
     monkeypatch.setattr(finetune, "usable_memory_bytes", lambda: 1e8)
     with pytest.raises(ConfigError, match=r"at least 0\.1 GB for one image, and this machine has 0\.1 GB a process"):
         Tuning(cfg, digits, subject(), {}, tmp_path)
