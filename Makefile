@@ -49,7 +49,7 @@ bench-engine: setup  ## the study engine: overhead, side by side, 1,000 cells: b
 	$(BIN)/python benchmarks/engine.py
 
 example: setup  ## the published studies' reports from their run folders; docs/example is the pocket study's
-	for words in pocket "pocket data=fashion_mnist" pocket_compute crossover_rates; do HARNESS_RUNS=results $(BIN)/harness report $$words; done
+	for words in pocket "pocket data=fashion_mnist" pocket_compute crossover crossover_rates icons; do HARNESS_RUNS=results $(BIN)/harness report $$words; done
 	mkdir -p docs/example
 	cp results/pocket@glyphs/report/*.png docs/example/
 	sed 's#href="\.\./#href="../../results/pocket@glyphs/#g' results/pocket@glyphs/report/index.html > docs/example/index.html
