@@ -332,6 +332,7 @@ print(json.dumps([opened, float(np.median(seeks)), (after - before) / 1024]))
 """
 
 
+@pytest.mark.slow
 def test_three_hundred_million_samples_open_at_once(copy: Path) -> None:
     """A sparse index of that size: open < 1 s, seek to a sample < 1 ms, < 200 MB more than Python with torch."""
     samples = 300_000_000

@@ -5,6 +5,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from harness.run_folder import read_result, read_status
 from tests.conftest import harness, start_harness
 from tests.study.conftest import run_folders
@@ -32,6 +34,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.slow
 def test_ranks_told_to_stop_go_on_and_a_killed_rank_fails_its_run(roots: Path, study_file: Path) -> None:
     words = ["run", str(study_file), *WORDS]
     process = start_harness(*words)
