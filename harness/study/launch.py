@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -146,12 +147,22 @@ def fork(make: Callable[[], BaseProcess]) -> BaseProcess:
             return process
         except (EOFError, OSError) as error:
             if not left:
-                raise HarnessError(
-                    f"the process that runs are forked from ended {FORK_TRIES} times ({error!r}): too little memory, "
-                    "or torch cannot be imported (`python -c 'import harness.experiment'` tells)"
-                ) from error
+                raise no_server(error) from error
             time.sleep(0.5)
     raise AssertionError
+
+
+def no_server(error: Exception) -> HarnessError:
+    """The error of a fork server that cannot be had, with what to do."""
+    if isinstance(error, FileNotFoundError):
+        return HarnessError(
+            f"the socket of the process that runs are forked from is gone from {tempfile.gettempdir()}: something "
+            "cleans that folder; give the same command again, with TMPDIR set to a folder that nobody cleans"
+        )
+    return HarnessError(
+        f"the process that runs are forked from ended {FORK_TRIES} times ({error!r}): too little memory, or torch "
+        "cannot be imported (`python -c 'import harness.experiment'` tells)"
+    )
 
 
 def run_in_child(folder: str, environment: dict[str, str], processes: int) -> None:

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from harness.run_folder import read_result, read_status
-from tests.conftest import TINY_DATA, harness
+from tests.conftest import ROOT, TINY_DATA, harness
 from tests.study.conftest import assert_equal_tables, run_folders, tables
 
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")  # of control groups, version 1
@@ -126,3 +126,25 @@ def test_removed_cells_are_named_and_changed_ones_are_new(roots: Path, study_fil
     assert set(before) < set(after)
     assert all(read_result(folder) for folder in after)
     assert "not in the study any more" in harness("status", str(study_file), "data=tiny").stdout
+
+
+CLEANED = """
+import multiprocessing, shutil
+from multiprocessing import util
+from harness.study import launch
+
+context = multiprocessing.get_context("forkserver")
+launch.FORK_TRIES = 1
+launch.fork(lambda: context.Process(target=print)).join()
+shutil.rmtree(util.get_temp_dir())
+try:
+    launch.fork(lambda: context.Process(target=print))
+except launch.HarnessError as error:
+    print(error)
+"""
+
+
+def test_a_cleaned_temporary_folder_is_named() -> None:
+    """Long studies outlive what cleaners of /tmp leave alone; the socket of the fork server lies there."""
+    done = subprocess.run([sys.executable, "-c", CLEANED], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert "give the same command again, with TMPDIR set to a folder that nobody cleans" in done.stdout, done.stderr
