@@ -237,6 +237,10 @@ def test_the_order_is_exact_over_a_network_that_fails(
     assert counted == 200
 
 
+def cached_shards() -> list[str]:
+    return [name for name in cached() if name.endswith(".tar")]  # beside them a lock, for as long as one is fetched
+
+
 def test_the_next_group_is_fetched_while_this_one_is_read(
     far: Dataset, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,9 +252,9 @@ def test_the_next_group_is_fetched_while_this_one_is_read(
     stream = train_batches(far, chosen, seed=5, batch_size=10, start_samples_seen=0, order="block", **SIZE)
     next(stream)
     deadline = time.monotonic() + 10
-    while len([name for name in cached() if name.endswith(".tar")]) < 3 and time.monotonic() < deadline:
+    while len(cached_shards()) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert len(cached()) == 3
+    assert len(cached_shards()) == 3
     asked = len(server.asked)
     list(islice(stream, 100))
     assert len(server.asked) == asked
