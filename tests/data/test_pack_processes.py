@@ -122,10 +122,15 @@ def test_ctrl_c_leaves_no_process_and_prints_no_traceback(tmp_path: Path) -> Non
 
 def test_of_two_packs_at_once_one_waits(tmp_path: Path, undisturbed: dict[str, str]) -> None:
     first = start(tmp_path, workers=1)
-    second = subprocess.run(command(*WORDS), env=environment(tmp_path), capture_output=True, text=True)
+    os.killpg(first.pid, signal.SIGSTOP)  # until the second is there, however long a process takes to start
+    unbuffered = environment(tmp_path) | {"PYTHONUNBUFFERED": "1"}
+    second = subprocess.Popen(command(*WORDS), env=unbuffered, stdout=subprocess.PIPE, text=True)
+    assert second.stdout is not None
+    assert "another process is packing this set; waiting" in second.stdout.readline()
+    os.killpg(first.pid, signal.SIGCONT)
     first.communicate(timeout=PATIENCE_SECONDS)
+    second.communicate(timeout=PATIENCE_SECONDS)
     assert (first.returncode, second.returncode) == (0, 0)
-    assert "another process is packing this set; waiting" in second.stdout
     assert tree(tmp_path / "tiny") == undisturbed
 
 
